@@ -1,0 +1,322 @@
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "codec/cuda/cuda_device.hpp"
+#include "codec/cuda/engine.hpp"
+#include "codec/host_engine.hpp"
+#include "codec/traits.hpp"
+
+namespace zipccl::codec {
+namespace {
+
+constexpr int least_major = 8;                 // compute capability of the oldest GPU that the kernels are written for
+constexpr std::uint32_t max_messages = 65535;  // grid.y
+
+thread_local char error_text[256] = "";
+
+// Outcome of a CUDA call as a Status; keeps the text for last_error() and clears CUDA's own sticky copy.
+Status check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return Status::ok;
+  std::snprintf(error_text, sizeof(error_text), "%s: %s (%s)", call, cudaGetErrorString(error),
+                cudaGetErrorName(error));
+  cudaGetLastError();
+  return error == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::device_error;
+}
+
+// The driver's calls on the current context. An application has a CUDA runtime of its own beside the one linked in
+// here, and only the driver knows what both have made current; asking it also costs less than cudaSetDevice.
+struct ContextCalls {
+  CUresult (*get_current)(CUcontext*) = nullptr;
+  CUresult (*push_current)(CUcontext) = nullptr;
+  CUresult (*pop_current)(CUcontext*) = nullptr;
+
+  cudaError_t load() {
+    cudaError_t error = find("cuCtxGetCurrent", get_current);
+    if (error == cudaSuccess) error = find("cuCtxPushCurrent", push_current);
+    if (error == cudaSuccess) error = find("cuCtxPopCurrent", pop_current);
+    return error;
+  }
+
+ private:
+  template <typename Function>
+  static cudaError_t find(const char* name, Function& function) {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+    constexpr unsigned version = 12000;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &result);
+#else
+    const cudaError_t error = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &result);
+#endif
+    if (error != cudaSuccess) return error;
+    if (result != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
+    function = reinterpret_cast<Function>(address);
+    return cudaSuccess;
+  }
+};
+
+// Makes a context current and the former one again.
+class CurrentContext {
+ public:
+  CurrentContext(const ContextCalls& calls, CUcontext context) : calls_(calls) {
+    CUcontext former = nullptr;
+    if (calls_.get_current(&former) == CUDA_SUCCESS && former == context) return;
+    pushed_ = calls_.push_current(context) == CUDA_SUCCESS;
+    if (!pushed_) error_ = cudaErrorInvalidResourceHandle;
+  }
+  ~CurrentContext() {
+    CUcontext popped = nullptr;
+    if (pushed_) calls_.pop_current(&popped);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+  Status status() const { return check(error_, "cuCtxPushCurrent"); }
+
+ private:
+  const ContextCalls& calls_;
+  cudaError_t error_ = cudaSuccess;
+  bool pushed_ = false;
+};
+
+// Allows calls that a stream capture elsewhere in the process would otherwise forbid, or that would invalidate it.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
+  ~CudaDevice() override {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  Status open(std::string* why);
+
+  int ordinal() const override { return ordinal_; }
+  const char* name() const override { return properties_.name; }
+  const char* last_error() const override { return error_text; }
+  std::uint64_t total_memory() const override { return properties_.totalGlobalMem; }
+
+  Status allocate(void** pointer, std::size_t bytes) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      return check(cudaMalloc(pointer, bytes), "cudaMalloc");
+    });
+  }
+  void release(void* pointer) override {
+    const CurrentContext current(calls_, context_);
+    const RelaxedCapture relaxed;
+    cudaFree(pointer);
+  }
+  Status allocate_mapped(void** pointer, std::size_t bytes) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      const Status status =
+          check(cudaHostAlloc(pointer, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
+      if (status == Status::ok) std::memset(*pointer, 0, bytes);
+      return status;
+    });
+  }
+  void release_mapped(void* pointer) override {
+    const CurrentContext current(calls_, context_);
+    const RelaxedCapture relaxed;
+    cudaFreeHost(pointer);
+  }
+  Status clear(void* pointer, std::size_t bytes) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      const Status status = check(cudaMemsetAsync(pointer, 0, bytes, stream_), "cudaMemsetAsync");
+      return status == Status::ok ? check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize") : status;
+    });
+  }
+
+  Status create_event(Event* event) override {
+    return with_device([&] {
+      cudaEvent_t created = nullptr;
+      const Status status = check(cudaEventCreateWithFlags(&created, cudaEventDisableTiming), "cudaEventCreate");
+      *event = created;
+      return status;
+    });
+  }
+  void destroy_event(Event event) override {
+    const CurrentContext current(calls_, context_);
+    cudaEventDestroy(static_cast<cudaEvent_t>(event));
+  }
+  Status record(Event event, Stream stream) override {
+    return with_device(
+        [&] { return check(cudaEventRecord(static_cast<cudaEvent_t>(event), stream), "cudaEventRecord"); });
+  }
+  Status query(Event event, bool* done) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
+      *done = error == cudaSuccess;
+      if (error != cudaErrorNotReady) return check(error, "cudaEventQuery");
+      cudaGetLastError();
+      return Status::ok;
+    });
+  }
+  Status wait(Event event, Stream stream) override {
+    return with_device(
+        [&] { return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent"); });
+  }
+
+  Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
+    if (bytes == 0) return Status::ok;
+    return with_device([&] {
+      return check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+    });
+  }
+  Status capturing(Stream stream, bool* active) override {
+    return with_device([&] {
+      cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+      const cudaError_t error = cudaStreamIsCapturing(stream, &state);
+      // Work on the legacy stream while another stream captures is the application's mistake: whoever sees "active"
+      // leaves the call to NCCL, which reports it.
+      *active = error == cudaErrorStreamCaptureImplicit || state != cudaStreamCaptureStatusNone;
+      if (error != cudaErrorStreamCaptureImplicit) return check(error, "cudaStreamIsCapturing");
+      cudaGetLastError();
+      return Status::ok;
+    });
+  }
+  Status synchronize() override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      return check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    });
+  }
+
+  Status encode(const EncodeJob& job, Stream stream) override {
+    const Status status = validate(job, sizeof(Bf16Traits::Value));
+    if (status != Status::ok) return status;
+    if (job.scratch == nullptr || reinterpret_cast<std::uintptr_t>(job.scratch) % alignof(std::uint64_t) != 0) {
+      return Status::invalid_argument;
+    }
+    return with_device([&] { return check(cuda::launch_encode(job, stream), "encode kernel"); });
+  }
+  Status decode(const DecodeJob& job, Stream stream) override {
+    const Status status = validate(job, sizeof(Bf16Traits::Value));
+    if (status != Status::ok || job.message_count == 0) return status;
+    if (job.message_count > max_messages) return Status::unsupported;
+    return with_device([&] { return check(cuda::launch_decode(job, stream), "decode kernel"); });
+  }
+
+ private:
+  template <typename Call>
+  Status with_device(Call call) {
+    const CurrentContext current(calls_, context_);
+    const Status status = current.status();
+    return status == Status::ok ? call() : status;
+  }
+
+  Status find_context();
+
+  int ordinal_;
+  ContextCalls calls_;
+  CUcontext context_ = nullptr;  // the device's primary one
+  cudaDeviceProp properties_{};
+  cudaStream_t stream_ = nullptr;  // for clear(): not ordered with anybody's legacy stream
+};
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10);
+}
+
+std::string explain_driver(cudaError_t error) {
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (error == cudaErrorInsufficientDriver || driver == 0) {
+    const std::string found =
+        driver == 0 ? "no NVIDIA driver was found" : "the NVIDIA driver supports only CUDA " + version_text(driver);
+    return found + "; this build of zipccl needs one for CUDA " + version_text(CUDART_VERSION) + " or newer";
+  }
+  return std::string("CUDA sees no GPU (") + cudaGetErrorString(error) + "); check nvidia-smi and CUDA_VISIBLE_DEVICES";
+}
+
+// Initialises the primary context if nobody has, without leaving it current.
+Status CudaDevice::find_context() {
+  CUcontext former = nullptr;
+  if (calls_.get_current(&former) != CUDA_SUCCESS) return check(cudaErrorInitializationError, "cuCtxGetCurrent");
+  const Status status = check(cudaSetDevice(ordinal_), "cudaSetDevice");
+  if (status != Status::ok) return status;
+  cudaFree(nullptr);
+  const CUresult found = calls_.get_current(&context_);
+  CUcontext popped = nullptr;
+  if (calls_.pop_current(&popped) == CUDA_SUCCESS && former != nullptr) calls_.push_current(former);
+  return check(found == CUDA_SUCCESS && context_ != nullptr ? cudaSuccess : cudaErrorInitializationError,
+               "cuCtxGetCurrent");
+}
+
+Status CudaDevice::open(std::string* why) {
+  int count = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    *why = explain_driver(error == cudaSuccess ? cudaErrorNoDevice : error);
+    return Status::unsupported;
+  }
+  if (ordinal_ < 0 || ordinal_ >= count) {
+    *why = "there is no CUDA device " + std::to_string(ordinal_) + ", only 0 to " + std::to_string(count - 1);
+    return Status::invalid_argument;
+  }
+  Status status = check(cudaGetDeviceProperties(&properties_, ordinal_), "cudaGetDeviceProperties");
+  if (status == Status::ok) status = check(calls_.load(), "cudaGetDriverEntryPoint");
+  if (status == Status::ok) status = find_context();
+  if (status != Status::ok) {
+    *why = "CUDA device " + std::to_string(ordinal_) + " cannot be used: " + error_text;
+    return status;
+  }
+  const std::string gpu = std::string(properties_.name) + " (compute capability " + std::to_string(properties_.major) +
+                          '.' + std::to_string(properties_.minor) + ')';
+  if (properties_.major < least_major) {
+    *why = gpu + " is too old; zipccl needs compute capability " + std::to_string(least_major) + ".0 or newer";
+    return Status::unsupported;
+  }
+  const CurrentContext current(calls_, context_);
+  const RelaxedCapture relaxed;
+  error = cuda::load_encode();
+  if (error == cudaSuccess) error = cuda::load_decode();
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    cudaGetLastError();
+    *why = "this build has no kernels for " + gpu +
+           "; build zipccl with -Dgpu_archs=" + std::to_string(properties_.major) + '.' +
+           std::to_string(properties_.minor);
+    return Status::unsupported;
+  }
+  status = check(error, "loading kernels");
+  if (status == Status::ok) {
+    status = check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  if (status != Status::ok) *why = gpu + " cannot be used: " + error_text;
+  return status;
+}
+
+}  // namespace
+
+Status make_cuda_device(int ordinal, std::unique_ptr<Device>* device, std::string* why) {
+  try {
+    auto made = std::make_unique<CudaDevice>(ordinal);
+    const Status status = made->open(why);
+    if (status == Status::ok) *device = std::move(made);
+    return status;
+  } catch (const std::exception&) {  // allocation of the object or of the text failed
+    return Status::out_of_memory;
+  }
+}
+
+}  // namespace zipccl::codec

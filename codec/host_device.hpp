@@ -1,0 +1,69 @@
+// Device on host memory: the streams and events of a host runtime (host_runtime.h), the host engine as codec.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "codec/device.hpp"
+#include "codec/host_runtime.h"
+
+namespace zipccl::codec {
+
+class HostDevice final : public Device {
+ public:
+  // `runtime` must outlive the device. unsupported if its version is not this header's, out_of_memory.
+  static Status create(const zipccl_host_runtime_v1* runtime, std::unique_ptr<HostDevice>* device);
+
+  // Waits for the device's work that is still on streams.
+  ~HostDevice() override;
+  HostDevice(const HostDevice&) = delete;
+  HostDevice& operator=(const HostDevice&) = delete;
+
+  int ordinal() const override { return 0; }
+  const char* name() const override { return "host"; }
+  const char* last_error() const override;
+  std::uint64_t total_memory() const override { return total_memory_; }  // physical memory of the machine
+
+  Status allocate(void** pointer, std::size_t bytes) override;
+  void release(void* pointer) override;
+  Status allocate_mapped(void** pointer, std::size_t bytes) override;
+  void release_mapped(void* pointer) override;
+  Status clear(void* pointer, std::size_t bytes) override;
+
+  Status create_event(Event* event) override;
+  void destroy_event(Event event) override;
+  Status record(Event event, Stream stream) override;
+  Status query(Event event, bool* done) override;
+  Status wait(Event event, Stream stream) override;
+
+  // Enqueued work is a copy of the job, taken from a free list that starts with room for `first_jobs` jobs in flight.
+  // Only when more are in flight does a call allocate, one job, which then stays on the list.
+  Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override;
+  Status capturing(Stream stream, bool* active) override;  // never active
+  Status synchronize() override;
+  // A job that breaks its contract is refused here with invalid_argument, nothing being enqueued.
+  Status encode(const EncodeJob& job, Stream stream) override;
+  Status decode(const DecodeJob& job, Stream stream) override;
+
+  static constexpr std::size_t first_jobs = 64;
+
+ private:
+  struct Job;
+
+  HostDevice(const zipccl_host_runtime_v1* runtime, std::uint64_t total_memory);
+  template <typename Work>
+  Status enqueue(const Work& work, Stream stream);
+  Job* take_job();  // null if there is no memory for another one
+  bool add_job();   // with mutex_ held, or before the device is shared
+  void return_job(Job* job);
+  static void run_job(void* job);
+
+  const zipccl_host_runtime_v1* runtime_;
+  std::uint64_t total_memory_;
+  std::mutex mutex_;                        // guards the two lists
+  std::vector<std::unique_ptr<Job>> jobs_;  // all jobs
+  std::vector<Job*> free_jobs_;             // those not in flight; capacity for all
+};
+
+}  // namespace zipccl::codec

@@ -1,0 +1,27 @@
+// The codec on host memory, in plain C++: what the stand-in runs on, and the CUDA engine's reference. Calls are
+// synchronous, run in the calling thread, allocate nothing and keep no state; jobs mean what device.hpp says.
+#pragma once
+
+#include "codec/device.hpp"
+#include "codec/job_checks.hpp"
+#include "codec/status.hpp"
+#include "codec/traits.hpp"
+
+namespace zipccl::codec {
+
+template <ValueTraits Traits>
+class HostEngine {
+ public:
+  // Writes the canonical message of FORMAT.md 6: entries in tile order; alignment gaps, the rest of the pool and the
+  // overflow before its first entry zero. Bytes beyond the overflow's last entry are left alone. `scratch` is not used
+  // and may be null. ok, or invalid_argument before anything is written.
+  static Status encode(const EncodeJob& job);
+
+  // ok even if messages are found corrupt, which their summaries say; invalid_argument before anything is written. A
+  // message with a bad header keeps its output untouched, and so do, in the first pass, tiles that are bad.
+  static Status decode(const DecodeJob& job);
+};
+
+extern template class HostEngine<Bf16Traits>;
+
+}  // namespace zipccl::codec
