@@ -1,0 +1,48 @@
+#include "collectives/all_gather.hpp"
+
+#include "collectives/exact_exchange.hpp"
+
+namespace zipccl::collectives {
+
+Route route_all_gather(const Communicator& communicator, std::uint64_t count, ncclDataType_t dtype) {
+  const Agreement& agreement = communicator.agreement;
+  if (!agreement.all_gather) {
+    return Route::disabled;
+  }
+  if (dtype != ncclBfloat16) {
+    return Route::dtype;
+  }
+  if (communicator.rank_count < 2) {
+    return Route::single_rank;
+  }
+  constexpr std::uint64_t value_bytes = 2;
+  const auto ranks = static_cast<std::uint64_t>(communicator.rank_count);
+  if (count == 0 || count * value_bytes * ranks < agreement.min_bytes) {
+    return Route::small;
+  }
+  return Route::compressed;
+}
+
+ncclResult_t all_gather(std::span<const AllGatherCall> calls, Status* status) {
+  *status = Status::ok;
+  if (calls.empty()) {
+    return ncclSuccess;
+  }
+  for (const AllGatherCall& call : calls) {
+    if (call.communicator->failure != ncclSuccess) {
+      return call.communicator->failure;
+    }
+  }
+  const Outcome outcome = exact_all_gather(calls);
+  if (!outcome.ok()) {
+    *status = outcome.status;
+    for (const AllGatherCall& call : calls) {
+      call.communicator->failure = outcome.result;
+      std::int32_t none = 0;
+      call.communicator->statistics->error.compare_exchange_strong(none, static_cast<std::int32_t>(outcome.status));
+    }
+  }
+  return outcome.result;
+}
+
+}  // namespace zipccl::collectives

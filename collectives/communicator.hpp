@@ -1,0 +1,43 @@
+// What collectives know of one communicator: a finished decision, made by interpose and switcher. One object per
+// communicator and rank; used by one thread at a time, as NCCL demands of communicators, except for `aborted`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "codec/device.hpp"
+#include "collectives/nccl_table.hpp"
+#include "collectives/staging.hpp"
+#include "collectives/statistics.hpp"
+
+namespace zipccl::collectives {
+
+enum class Exchange : std::uint8_t {
+  exact  // static part, then what exceeded it, when the host has seen whether anything did
+};
+
+// Agreed settings (equal on all ranks: rule R2).
+struct Agreement {
+  Exchange exchange = Exchange::exact;
+  std::uint32_t pool_fraction = 0;  // codec::Layout
+  std::uint64_t min_bytes = 0;      // smallest output (all ranks' bytes) that is compressed
+  std::uint64_t staging_bytes = 0;  // fixed room of this communicator
+  bool all_gather = false;          // compress ncclAllGather
+};
+
+struct Communicator {
+  const NcclTable* nccl = nullptr;
+  ncclComm_t handle = nullptr;
+  codec::Device* device = nullptr;
+  int rank = 0;
+  int rank_count = 1;
+  Agreement agreement;
+  std::unique_ptr<Staging> staging;
+  Statistics* statistics = nullptr;
+  std::uint64_t sequence = 0;          // calls compressed so far; the same on all ranks
+  ncclResult_t failure = ncclSuccess;  // first error of a compressed call; sticky, every later one returns it
+  std::atomic<bool> aborted = false;   // set by ncclCommAbort and ncclCommRevoke from any thread
+};
+
+}  // namespace zipccl::collectives

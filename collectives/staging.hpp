@@ -1,0 +1,65 @@
+// Fixed device memory of one communicator, through which its compressed collectives pass (rule R9).
+//
+// Two halves, used in turn. Each half has rank_count + 1 slots of slot_bytes: slot r receives rank r's message (slot
+// `rank` is where this rank encodes its own, so that NCCL's all-gather runs in place), the last one takes the own
+// message's overflow.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "codec/device.hpp"
+#include "codec/format.hpp"
+
+namespace zipccl::collectives {
+
+class Staging {
+ public:
+  static constexpr std::uint64_t smallest_chunk_bytes = 64 << 10;  // a slot below this is not worth a collective
+
+  // Pure: bytes of one slot if `bytes` are shared by `rank_count` ranks; 0 where that is below smallest_chunk_bytes.
+  static std::uint64_t slot_bytes(std::uint64_t bytes, int rank_count);
+  // Pure: values of one rank that pass through a slot at once.
+  static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction);
+
+  // Reserves the memory. out_of_memory if the device has too little.
+  static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, std::unique_ptr<Staging>* staging);
+  ~Staging();  // the caller has made sure that nothing enqueued uses it any more
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  struct Half {
+    std::byte* slots = nullptr;
+    std::byte* overflow = nullptr;               // the last slot
+    std::byte* scratch = nullptr;                // codec::encode_scratch_bytes
+    codec::MessageSummary* summaries = nullptr;  // rank_count of them, mapped
+    codec::Event done = nullptr;                 // after the first decode pass of the chunk in this half
+  };
+  Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
+  std::uint64_t slot_bytes() const { return slot_bytes_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+  // Orders a call behind the communicator's previous one, whatever streams they use.
+  Status begin(codec::Stream stream);
+  Status end(codec::Stream stream);
+  // Whether everything up to the last end() is done. Never blocks.
+  Status idle(bool* done);
+
+ private:
+  Staging(codec::Device& device, std::uint64_t bytes, int rank_count);
+  Status reserve();
+
+  codec::Device& device_;
+  std::uint64_t bytes_;
+  std::uint64_t slot_bytes_;
+  int rank_count_;
+  std::byte* memory_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  codec::MessageSummary* summaries_ = nullptr;
+  std::array<Half, 2> halves_{};
+  codec::Event last_use_ = nullptr;
+  bool used_ = false;
+};
+
+}  // namespace zipccl::collectives

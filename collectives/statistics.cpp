@@ -1,0 +1,43 @@
+#include "collectives/statistics.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace zipccl::collectives {
+
+const char* to_string(Route route) {
+  switch (route) {
+    case Route::compressed:
+      return "compressed";
+    case Route::disabled:
+      return "disabled";
+    case Route::dtype:
+      return "dtype";
+    case Route::small:
+      return "small";
+    case Route::single_rank:
+      return "single_rank";
+    case Route::registered:
+      return "registered";
+    case Route::captured:
+      return "captured";
+    case Route::closed:
+      return "closed";
+  }
+  return "unknown";
+}
+
+const char* to_string(Collective collective) {
+  switch (collective) {
+    case Collective::all_gather:
+      return "all_gather";
+  }
+  return "unknown";
+}
+
+Bucket& Statistics::bucket(Collective collective, std::uint64_t bytes) {
+  const auto power = static_cast<std::size_t>(std::bit_width(bytes | 1) - 1);
+  return buckets[static_cast<std::size_t>(collective)][std::min(power, bucket_count - 1)];
+}
+
+}  // namespace zipccl::collectives
