@@ -1,0 +1,104 @@
+// Agreement between the ranks of one communicator, apart from NCCL: stamp, hello, acknowledgement, verdict.
+//
+// 1. The process that calls ncclGetUniqueId stamps the id (Rendezvous::stamp): a listener address, a nonce and a
+//    secret in the last 64 of its 128 bytes, which NCCL does not use.
+// 2. Before the real ncclCommInitRank every rank says hello to that listener and waits for the acknowledgement.
+// 3. After the real init has returned, every rank asks for the verdict. The real init returns only when all ranks
+//    have entered it, so at the first question every rank that runs zipccl has said hello; a hello that is missing
+//    then belongs to a rank without zipccl. No timer decides anything.
+//
+// Nothing here calls NCCL or CUDA. All functions are thread-safe; none throws.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codec/status.hpp"
+
+namespace zipccl::switcher {
+
+inline constexpr std::size_t unique_id_bytes = 128;
+inline constexpr std::size_t stamp_offset = 64;  // NCCL 2.18 to 2.30 use at most 40 bytes
+
+using UniqueIdBytes = std::span<std::uint8_t, unique_id_bytes>;
+using ConstUniqueIdBytes = std::span<const std::uint8_t, unique_id_bytes>;
+
+// How NCCL will connect two ranks, as far as zipccl can tell without asking it. Ordered from fast to slow.
+enum class LinkClass : std::uint8_t { same_device = 0, nvlink = 1, pcie = 2, shared_memory = 3, network = 4 };
+const char* to_string(LinkClass link);
+
+// What a rank says of itself. All ranks must agree on `configuration`; the rest may differ and is combined.
+struct Hello {
+  std::uint32_t rank = 0;
+  std::uint32_t rank_count = 0;
+  std::string library_version;            // "0.1.0"; must be the same on all ranks
+  std::string configuration;              // canonical text of all settings that decide routes; must be the same
+  std::string host;                       // host identity as NCCL sees it (NCCL_HOSTID or hostname plus boot id)
+  std::string shared_memory;              // identity of /dev/shm, so that containers on one host are told apart
+  std::string device;                     // PCI bus id or UUID; empty on the host runtime
+  std::vector<std::string> nvlink_peers;  // device identities reachable over NVLink
+  std::uint64_t process = 0;              // process id
+  std::uint64_t staging_bytes = 0;        // staging this rank has reserved; 0: it could not
+  std::uint32_t max_connections = 8;      // CUDA_DEVICE_MAX_CONNECTIONS as this process will see it
+  bool p2p_disabled = false;              // NCCL_P2P_DISABLE=1
+  bool shm_disabled = false;              // NCCL_SHM_DISABLE=1
+  bool nonblocking = false;               // config.blocking == 0
+  std::string refusal;                    // why this rank must stay native; empty: it need not
+};
+
+// What all ranks learn, equal on every one of them.
+struct Verdict {
+  bool compressed = false;
+  std::string reason;                 // if not compressed: names the rank and why, ready for one log line
+  std::uint64_t staging_bytes = 0;    // smallest of all ranks
+  std::uint32_t max_connections = 0;  // smallest of all ranks
+  LinkClass slowest_link = LinkClass::network;
+  std::vector<LinkClass> links;  // rank_count x rank_count, row-major; empty unless compressed
+};
+
+// Combines the hellos of all ranks; a null pointer stands for a rank that said none. Pure, so that tests cover it.
+Verdict decide(std::span<const Hello* const> hellos);
+LinkClass link_between(const Hello& one, const Hello& other);
+
+// One rank's part in one communicator's agreement. Created by Rendezvous::hello.
+class Session {
+ public:
+  virtual ~Session() = default;
+  // Call after the real init returned ncclSuccess. Blocks for a round trip at most: the first question of any rank
+  // decides, and the answer goes to all. connection_lost if the root's process is gone, timed_out if it is stuck: the
+  // caller then fails the init (section 5 of the design).
+  virtual Status verdict(Verdict* verdict) = 0;
+  // Call instead when the real init failed: the others' verdict must not wait.
+  virtual void withdraw() = 0;
+};
+
+// The process's listener and connector. One per process, owned by interpose; starts its helper thread and socket with
+// the first stamp and not before. A forked child must not use it (interpose makes a new one); destroying it there
+// leaves the parent's thread and sockets alone. Until it execs or exits, the child holds copies of the open sockets:
+// the others then notice a root's death by their limit of two minutes instead of at once.
+class Rendezvous {
+ public:
+  // `interfaces` is NCCL_SOCKET_IFNAME's syntax (ZIPCCL_SOCKET_IFNAME overrides); empty: NCCL's own order, "ib", then
+  // all but loopback and docker, then those.
+  static std::unique_ptr<Rendezvous> create(std::string interfaces);
+  virtual ~Rendezvous() = default;
+
+  // Opens the listener if need be and writes the stamp. On failure leaves the id as it was and explains in *why.
+  virtual Status stamp(UniqueIdBytes id, std::string* why) = 0;
+  static bool stamped(ConstUniqueIdBytes id);
+
+  // Says hello to the listener named in the id and waits for the acknowledgement. *why explains, with the address:
+  //   refused            unknown secret, rank or protocol, or too late: the communicator is native on all ranks
+  //   connection_lost    the listener cannot be reached; the root saw no hello: native on all ranks
+  //   invalid_argument   no stamp, or a hello above 64 KiB; nothing was sent: native on all ranks
+  //   timed_out, others  the hello went out but its answer did not come. The root may count on this rank, so it must
+  //                      not go on natively: the caller fails the init
+  virtual Status hello(ConstUniqueIdBytes id, const Hello& hello, std::unique_ptr<Session>* session,
+                       std::string* why) = 0;
+};
+
+}  // namespace zipccl::switcher

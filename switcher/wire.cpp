@@ -1,0 +1,241 @@
+#include "switcher/wire.hpp"
+
+#include <algorithm>
+#include <concepts>
+
+#include "switcher/limits.hpp"
+#include "switcher/text.hpp"
+
+namespace zipccl::switcher {
+namespace {
+
+constexpr std::uint32_t run_bytes = 5;
+
+class Writer {
+ public:
+  explicit Writer(MessageType type) : bytes_(frame_header_bytes) { bytes_[4] = static_cast<std::uint8_t>(type); }
+
+  template <std::unsigned_integral T>
+  void integer(T value) {
+    for (std::size_t i = 0; i < sizeof(T); ++i) bytes_.push_back(static_cast<std::uint8_t>(value >> (8 * i)));
+  }
+  void flag(bool value) { integer(static_cast<std::uint8_t>(value)); }
+  void raw(ByteView bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  void text(std::string_view text) {
+    integer(static_cast<std::uint32_t>(text.size()));
+    bytes_.insert(bytes_.end(), text.begin(), text.end());
+  }
+
+  Bytes frame() && {
+    const std::size_t body = bytes_.size() - frame_header_bytes;
+    for (std::size_t i = 0; i < 4; ++i) bytes_[i] = static_cast<std::uint8_t>(body >> (8 * i));
+    return std::move(bytes_);
+  }
+
+ private:
+  Bytes bytes_;
+};
+
+// Reads past the end yield zeros and make the whole message invalid.
+class Reader {
+ public:
+  explicit Reader(ByteView bytes) : bytes_(bytes) {}
+
+  template <std::unsigned_integral T>
+  T integer() {
+    T value = 0;
+    const ByteView bytes = raw(sizeof(T));
+    for (std::size_t i = 0; i < bytes.size(); ++i) value = static_cast<T>(value | (T{bytes[i]} << (8 * i)));
+    return value;
+  }
+  bool flag() {
+    const auto value = integer<std::uint8_t>();
+    valid_ = valid_ && value <= 1;
+    return value == 1;
+  }
+  ByteView raw(std::size_t count) {
+    valid_ = valid_ && count <= bytes_.size();
+    if (!valid_) return {};
+    const ByteView taken = bytes_.first(count);
+    bytes_ = bytes_.subspan(count);
+    return taken;
+  }
+  std::string text() {
+    const ByteView bytes = raw(integer<std::uint32_t>());
+    return {bytes.begin(), bytes.end()};
+  }
+
+  void require(bool condition) { valid_ = valid_ && condition; }
+  bool valid() const { return valid_; }
+  bool complete() const { return valid_ && bytes_.empty(); }
+
+ private:
+  ByteView bytes_;
+  bool valid_ = true;
+};
+
+std::optional<std::uint32_t> max_body_bytes(std::uint8_t type) {
+  switch (static_cast<MessageType>(type)) {
+    case MessageType::hello:
+      return max_hello_bytes;
+    case MessageType::refuse:
+      return 4 + max_text_bytes;
+    case MessageType::verdict:
+      return 64 + max_text_bytes + run_bytes * max_rank_count * max_rank_count;
+    case MessageType::acknowledge:
+    case MessageType::ask:
+    case MessageType::withdraw:
+      return 0;
+  }
+  return std::nullopt;
+}
+
+void write_links(Writer* writer, const std::vector<LinkClass>& links) {
+  writer->integer(static_cast<std::uint32_t>(links.size()));
+  for (auto run = links.begin(); run != links.end();) {
+    const auto end = std::find_if(run, links.end(), [run](LinkClass link) { return link != *run; });
+    writer->integer(static_cast<std::uint32_t>(end - run));
+    writer->integer(static_cast<std::uint8_t>(*run));
+    run = end;
+  }
+}
+
+LinkClass read_link(Reader* reader) {
+  const auto link = reader->integer<std::uint8_t>();
+  reader->require(link <= static_cast<std::uint8_t>(LinkClass::network));
+  return static_cast<LinkClass>(link);
+}
+
+std::vector<LinkClass> read_links(Reader* reader) {
+  std::vector<LinkClass> links;
+  const std::uint32_t cells = reader->integer<std::uint32_t>();
+  reader->require(cells <= max_rank_count * max_rank_count);
+  while (reader->valid() && links.size() < cells) {
+    const auto run = reader->integer<std::uint32_t>();
+    const LinkClass link = read_link(reader);
+    reader->require(run >= 1 && run <= cells - links.size());
+    if (reader->valid()) links.insert(links.end(), run, link);
+  }
+  return links;
+}
+
+}  // namespace
+
+bool same_secret(const Ticket& one, const Ticket& other) {
+  volatile std::uint8_t difference = 0;
+  for (std::size_t i = 0; i < secret_bytes; ++i) {
+    difference = static_cast<std::uint8_t>(difference | (one.secret[i] ^ other.secret[i]));
+  }
+  return difference == 0;
+}
+
+std::optional<FrameHeader> decode_frame_header(ByteView header) {
+  Reader reader(header);
+  const auto body_bytes = reader.integer<std::uint32_t>();
+  const auto type = reader.integer<std::uint8_t>();
+  const std::optional<std::uint32_t> limit = max_body_bytes(type);
+  if (!reader.complete() || !limit || body_bytes > *limit) return std::nullopt;
+  return FrameHeader{static_cast<MessageType>(type), body_bytes};
+}
+
+std::optional<HelloPrefix> decode_hello_prefix(ByteView body) {
+  Reader reader(body);
+  HelloPrefix prefix;
+  prefix.protocol = reader.integer<std::uint16_t>();
+  prefix.ticket.nonce = reader.integer<std::uint64_t>();
+  const ByteView secret = reader.raw(secret_bytes);
+  std::copy(secret.begin(), secret.end(), prefix.ticket.secret.begin());
+  prefix.rank = reader.integer<std::uint32_t>();
+  if (!reader.valid()) return std::nullopt;
+  return prefix;
+}
+
+std::optional<Hello> decode_hello(const HelloPrefix& prefix, ByteView rest) {
+  Reader reader(rest);
+  Hello hello;
+  hello.rank = prefix.rank;
+  hello.rank_count = reader.integer<std::uint32_t>();
+  hello.library_version = reader.text();
+  hello.configuration = reader.text();
+  hello.host = reader.text();
+  hello.shared_memory = reader.text();
+  hello.device = reader.text();
+  const auto peers = reader.integer<std::uint32_t>();
+  for (std::uint32_t i = 0; i < peers && reader.valid(); ++i) hello.nvlink_peers.push_back(reader.text());
+  hello.process = reader.integer<std::uint64_t>();
+  hello.staging_bytes = reader.integer<std::uint64_t>();
+  hello.max_connections = reader.integer<std::uint32_t>();
+  hello.p2p_disabled = reader.flag();
+  hello.shm_disabled = reader.flag();
+  hello.nonblocking = reader.flag();
+  hello.refusal = reader.text();
+  if (!reader.complete()) return std::nullopt;
+  return hello;
+}
+
+std::optional<std::string> decode_refuse(ByteView body) {
+  Reader reader(body);
+  const std::string text = reader.text();
+  if (!reader.complete()) return std::nullopt;
+  return one_line(text);
+}
+
+std::optional<Verdict> decode_verdict(ByteView body) {
+  Reader reader(body);
+  Verdict verdict;
+  verdict.compressed = reader.flag();
+  verdict.reason = one_line(reader.text());
+  verdict.staging_bytes = reader.integer<std::uint64_t>();
+  verdict.max_connections = reader.integer<std::uint32_t>();
+  verdict.slowest_link = read_link(&reader);
+  verdict.links = read_links(&reader);
+  if (!reader.complete()) return std::nullopt;
+  return verdict;
+}
+
+std::optional<Bytes> encode_hello(const Ticket& ticket, const Hello& hello) {
+  Writer writer(MessageType::hello);
+  writer.integer(protocol_version);
+  writer.integer(ticket.nonce);
+  writer.raw(ticket.secret);
+  writer.integer(hello.rank);
+  writer.integer(hello.rank_count);
+  writer.text(hello.library_version);
+  writer.text(hello.configuration);
+  writer.text(hello.host);
+  writer.text(hello.shared_memory);
+  writer.text(hello.device);
+  writer.integer(static_cast<std::uint32_t>(hello.nvlink_peers.size()));
+  for (const std::string& peer : hello.nvlink_peers) writer.text(peer);
+  writer.integer(hello.process);
+  writer.integer(hello.staging_bytes);
+  writer.integer(hello.max_connections);
+  writer.flag(hello.p2p_disabled);
+  writer.flag(hello.shm_disabled);
+  writer.flag(hello.nonblocking);
+  writer.text(hello.refusal);
+  Bytes frame = std::move(writer).frame();
+  if (frame.size() > frame_header_bytes + max_hello_bytes) return std::nullopt;
+  return frame;
+}
+
+Bytes encode_refuse(std::string_view text) {
+  Writer writer(MessageType::refuse);
+  writer.text(one_line(text));
+  return std::move(writer).frame();
+}
+
+Bytes encode_verdict(const Verdict& verdict) {
+  Writer writer(MessageType::verdict);
+  writer.flag(verdict.compressed);
+  writer.text(one_line(verdict.reason));
+  writer.integer(verdict.staging_bytes);
+  writer.integer(verdict.max_connections);
+  writer.integer(static_cast<std::uint8_t>(verdict.slowest_link));
+  write_links(&writer, verdict.links);
+  return std::move(writer).frame();
+}
+
+Bytes encode_signal(MessageType type) { return Writer(type).frame(); }
+
+}  // namespace zipccl::switcher

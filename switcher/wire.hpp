@@ -1,0 +1,76 @@
+// Messages between a rank and the listener of its communicator. All integers are little-endian.
+//
+// A frame is a header of five bytes, body length (4) and message type (1), and its body:
+//
+//   type         from      body
+//   hello        rank      protocol version (2), nonce (8), secret (16), rank (4), then Hello without its rank
+//   acknowledge  listener  none; the hello is counted
+//   refuse       listener  text; the listener counts the rank as native and closes
+//   ask          rank      none; the rank's real init succeeded
+//   withdraw     rank      none; the rank's real init failed
+//   verdict      listener  Verdict; follows the first ask of any rank, unasked on all others
+//
+// The hello's first 30 bytes keep their layout in every protocol version, so that the listener can say who differs.
+// Texts are a length (4) and bytes, lists a count (4) and elements. The link matrix is run-length coded: number of
+// cells (4), then runs of length (4) and class (1) that must add up to it.
+//
+// Decoders accept any bytes: they return nothing for what is truncated, oversized or malformed, and allocate no more
+// than a small multiple of the body's limit. std::bad_alloc is the only exception here.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "switcher/session.hpp"
+
+namespace zipccl::switcher {
+
+inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::size_t secret_bytes = 16;
+inline constexpr std::size_t frame_header_bytes = 5;
+inline constexpr std::size_t hello_prefix_bytes = 30;
+
+using Bytes = std::vector<std::uint8_t>;
+using ByteView = std::span<const std::uint8_t>;
+
+// What entitles a rank to take part: the id's number and the proof of having received the id.
+struct Ticket {
+  std::uint64_t nonce = 0;
+  std::array<std::uint8_t, secret_bytes> secret{};
+};
+
+// Takes the same time wherever the two differ.
+bool same_secret(const Ticket& one, const Ticket& other);
+
+enum class MessageType : std::uint8_t { hello = 1, acknowledge = 2, refuse = 3, ask = 4, withdraw = 5, verdict = 6 };
+
+struct FrameHeader {
+  MessageType type;
+  std::uint32_t body_bytes;  // at most what the type allows
+};
+std::optional<FrameHeader> decode_frame_header(ByteView header);
+
+struct HelloPrefix {
+  std::uint16_t protocol = 0;
+  Ticket ticket;
+  std::uint32_t rank = 0;
+};
+std::optional<HelloPrefix> decode_hello_prefix(ByteView body);
+// `rest` is the body after its prefix.
+std::optional<Hello> decode_hello(const HelloPrefix& prefix, ByteView rest);
+std::optional<std::string> decode_refuse(ByteView body);  // made printable
+std::optional<Verdict> decode_verdict(ByteView body);
+
+// Whole frames. encode_hello returns nothing if the hello exceeds its limit.
+std::optional<Bytes> encode_hello(const Ticket& ticket, const Hello& hello);
+Bytes encode_refuse(std::string_view text);
+Bytes encode_verdict(const Verdict& verdict);
+Bytes encode_signal(MessageType type);  // acknowledge, ask or withdraw
+
+}  // namespace zipccl::switcher
