@@ -1,0 +1,156 @@
+#include "interpose/all_gather_call.hpp"
+
+#include <array>
+#include <vector>
+
+#include "interpose/log.hpp"
+#include "interpose/real_nccl.hpp"
+#include "interpose/report.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+using collectives::AllGatherCall;
+using collectives::Collective;
+using collectives::Route;
+
+constexpr std::uint64_t value_bytes = 2;  // bfloat16, the only type with a compressed route
+
+std::uint64_t bytes_of(ncclDataType_t dtype) {
+  switch (dtype) {
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32:
+      return 4;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64:
+      return 8;
+    default:
+      return 1;
+  }
+}
+
+// What this rank alone knows comes last; NCCL demands that the ranks do alike in it.
+Route route_of(const CommState& state, const void* send, const void* receive, std::uint64_t count, ncclDataType_t dtype,
+               cudaStream_t stream) {
+  const collectives::Communicator& communicator = state.communicator;
+  if (!state.active()) {
+    return Route::closed;
+  }
+  if (const Route route = collectives::route_all_gather(communicator, count, dtype); route != Route::compressed) {
+    return route;
+  }
+  const std::uint64_t bytes = count * value_bytes;
+  if (state.registered.overlaps(send, bytes) ||
+      state.registered.overlaps(receive, bytes * static_cast<std::uint64_t>(communicator.rank_count))) {
+    return Route::registered;
+  }
+  bool capturing = false;
+  if (communicator.device->capturing(stream, &capturing) != Status::ok || capturing) {
+    return Route::captured;  // a device that cannot answer fails in NCCL, which says why
+  }
+  return Route::compressed;
+}
+
+// Marks a thread as inside a compressed collective of these communicators.
+class Callers {
+ public:
+  explicit Callers(std::span<const CompressedAllGather> calls) : calls_(calls) { add(1); }
+  ~Callers() { add(-1); }
+  Callers(const Callers&) = delete;
+  Callers& operator=(const Callers&) = delete;
+
+ private:
+  void add(int step) {
+    for (const CompressedAllGather& call : calls_) {
+      call.owner->callers.fetch_add(step, std::memory_order_acq_rel);
+    }
+  }
+  std::span<const CompressedAllGather> calls_;
+};
+
+void log_failure(std::span<const CompressedAllGather> calls, ncclResult_t result, Status status) {
+  for (const CompressedAllGather& call : calls) {
+    const collectives::Communicator& communicator = call.owner->communicator;
+    const log::DeviceScope device(communicator.device->ordinal());
+    log::write(status == Status::aborted ? LogLevel::info : LogLevel::error,
+               "communicator %s, rank %d: compressed all-gather %llu failed: %s%s%s (NCCL result %d); its output is "
+               "undefined",
+               call.owner->name.c_str(), communicator.rank, static_cast<unsigned long long>(communicator.sequence),
+               describe(status), status == Status::device_error ? ": " : "",
+               status == Status::device_error ? communicator.device->last_error() : "", static_cast<int>(result));
+  }
+}
+
+ncclResult_t run(std::span<const CompressedAllGather> calls, std::span<const AllGatherCall> plain) {
+  const Callers callers(calls);
+  const RealCall scope;
+  Status status = Status::ok;
+  const ncclResult_t result = collectives::all_gather(plain, &status);
+  if (status != Status::ok) {
+    log_failure(calls, result, status);
+  }
+  report::tick();
+  return result;
+}
+
+}  // namespace
+
+ncclResult_t run_compressed(std::span<const CompressedAllGather> calls) {
+  if (calls.size() == 1) {
+    return run(calls, {&calls.front().call, 1});
+  }
+  std::vector<AllGatherCall> plain;
+  plain.reserve(calls.size());
+  for (const CompressedAllGather& call : calls) {
+    plain.push_back(call.call);
+  }
+  return run(calls, plain);
+}
+
+ncclResult_t all_gather(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                        cudaStream_t stream) {
+  CommPointer state = CommTable::instance().find(comm);
+  Route route = Route::closed;
+  if (state != nullptr) {
+    route = route_of(*state, send, receive, count, dtype, stream);
+    if (route != Route::compressed) {
+      const std::uint64_t bytes = count * bytes_of(dtype) * static_cast<std::uint64_t>(state->communicator.rank_count);
+      state->statistics.bucket(Collective::all_gather, bytes)
+          .calls[static_cast<std::size_t>(route)]
+          .fetch_add(1, std::memory_order_relaxed);
+      report::tick();
+    }
+  }
+  if (route != Route::compressed) {
+    if (Group::recording()) {
+      return Group::add(
+          [=](const NcclTable& nccl) { return nccl.ncclAllGather(send, receive, count, dtype, comm, stream); });
+    }
+    return call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream);
+  }
+  if (send == nullptr || receive == nullptr) {
+    log::write(LogLevel::warn, "ncclAllGather: a buffer is null");
+    if (Group::recording()) {
+      Group::poison(ncclInvalidArgument);
+    }
+    return ncclInvalidArgument;
+  }
+  CompressedAllGather call{{&state->communicator, send, receive, count, stream}, dtype, std::move(state)};
+  if (Group::recording()) {
+    return Group::add(std::move(call));
+  }
+  if (Group::open()) {
+    log::write(LogLevel::error, "ncclAllGather: communicator %s became ready after this group had been opened",
+               call.owner->name.c_str());
+    return ncclInvalidUsage;
+  }
+  return run_compressed({&call, 1});
+}
+
+}  // namespace zipccl::interpose

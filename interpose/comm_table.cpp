@@ -1,0 +1,81 @@
+#include "interpose/comm_table.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace zipccl::interpose {
+
+void RegisteredRanges::add(const void* handle, const void* begin, std::size_t size) {
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::lock_guard lock(mutex_);
+  ranges_.push_back({handle, address, address + size});
+  count_.store(ranges_.size(), std::memory_order_release);
+}
+
+void RegisteredRanges::remove(const void* handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(ranges_.begin(), ranges_.end(), [&](const Range& range) { return range.handle == handle; });
+  if (found != ranges_.end()) {
+    ranges_.erase(found);
+  }
+  count_.store(ranges_.size(), std::memory_order_release);
+}
+
+bool RegisteredRanges::overlaps(const void* begin, std::size_t size) const {
+  if (count_.load(std::memory_order_acquire) == 0) {
+    return false;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::lock_guard lock(mutex_);
+  return std::any_of(ranges_.begin(), ranges_.end(),
+                     [&](const Range& range) { return address < range.end && range.begin < address + size; });
+}
+
+CommPointer CommTable::insert(ncclComm_t handle, CommPointer state) {
+  const std::unique_lock lock(mutex_);
+  compressed_ += state->compressed ? 1 : 0;
+  CommPointer& place = states_[handle];
+  CommPointer previous = std::exchange(place, std::move(state));
+  compressed_ -= previous != nullptr && previous->compressed ? 1 : 0;
+  return previous;
+}
+
+CommPointer CommTable::find(ncclComm_t handle) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = states_.find(handle);
+  return found == states_.end() ? nullptr : found->second;
+}
+
+CommPointer CommTable::remove(ncclComm_t handle) {
+  const std::unique_lock lock(mutex_);
+  const auto found = states_.find(handle);
+  if (found == states_.end()) {
+    return nullptr;
+  }
+  CommPointer state = std::move(found->second);
+  states_.erase(found);
+  compressed_ -= state->compressed ? 1 : 0;
+  return state;
+}
+
+std::vector<CommPointer> CommTable::all() const {
+  std::vector<CommPointer> states;
+  {
+    const std::shared_lock lock(mutex_);
+    states.reserve(states_.size());
+    for (const auto& [handle, state] : states_) {
+      states.push_back(state);
+    }
+  }
+  std::sort(states.begin(), states.end(),
+            [](const CommPointer& one, const CommPointer& other) { return one->number < other->number; });
+  return states;
+}
+
+CommTable& CommTable::instance() {
+  static CommTable* const own = new CommTable;
+  return *own;
+}
+
+}  // namespace zipccl::interpose

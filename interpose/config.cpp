@@ -1,0 +1,201 @@
+#include "interpose/config.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <numeric>
+#include <utility>
+
+#include "codec/format.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+// Until the cost model decides: below this output size the exact exchange's host wait costs more than the saved
+// bytes on every link that was measured.
+constexpr std::uint64_t automatic_min_bytes = std::uint64_t{8} << 20;
+
+constexpr std::string_view prefix = "ZIPCCL";
+
+std::optional<std::uint64_t> parse_number(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<std::uint64_t> parse_number(std::string_view text, std::uint64_t least, std::uint64_t most) {
+  const auto value = parse_number(text);
+  return value && *value >= least && *value <= most ? value : std::nullopt;
+}
+
+// Levenshtein distance.
+std::size_t distance(std::string_view one, std::string_view other) {
+  std::vector<std::size_t> row(other.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= one.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= other.size(); ++j) {
+      const std::size_t replaced = diagonal + (one[i - 1] == other[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+constexpr std::array names = {
+#define ZIPCCL_NAME(member, name, kind, standard, accepted, description) std::string_view{name},
+    ZIPCCL_PARAMETERS(ZIPCCL_NAME)
+#undef ZIPCCL_NAME
+};
+
+bool known(std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
+
+// Ours to judge: ZIPCCL itself and ZIPCCL_*.
+bool has_prefix(std::string_view name) {
+  return name.starts_with(prefix) && name.substr(prefix.size()).starts_with('_');
+}
+
+std::string unknown_warning(std::string_view name) {
+  const auto nearest = std::min_element(
+      names.begin(), names.end(), [&](auto one, auto other) { return distance(name, one) < distance(name, other); });
+  return "unknown variable " + std::string(name) + " is ignored; did you mean " + std::string(*nearest) + "?";
+}
+
+}  // namespace
+
+std::optional<bool> Switch::parse(std::string_view text) {
+  if (text == "on" || text == "off") {
+    return text == "on";
+  }
+  return std::nullopt;
+}
+
+std::optional<bool> Flag::parse(std::string_view text) {
+  if (text == "0" || text == "1") {
+    return text == "1";
+  }
+  return std::nullopt;
+}
+
+std::optional<CollectiveList::Value> CollectiveList::parse(std::string_view text) {
+  Value value;
+  if (text == "none") {
+    return value;
+  }
+  while (true) {
+    const std::size_t comma = text.find(',');
+    if (text.substr(0, comma) != "allgather") {
+      return std::nullopt;
+    }
+    value.all_gather = true;
+    if (comma == std::string_view::npos) {
+      return value;
+    }
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::optional<BytesOrAuto::Value> BytesOrAuto::parse(std::string_view text) {
+  if (text == "auto") {
+    return Value{};
+  }
+  unsigned shift = 0;
+  constexpr std::string_view suffixes = "KMG";
+  if (const std::size_t suffix = text.empty() ? std::string_view::npos : suffixes.find(text.back());
+      suffix != std::string_view::npos) {
+    shift = 10 * (static_cast<unsigned>(suffix) + 1);
+    text.remove_suffix(1);
+  }
+  const auto number = parse_number(text, 0, UINT64_MAX >> shift);
+  return number ? std::optional<Value>(*number << shift) : std::nullopt;
+}
+
+std::optional<collectives::Exchange> ExchangeMode::parse(std::string_view text) {
+  return text == "exact" ? std::optional(collectives::Exchange::exact) : std::nullopt;
+}
+
+std::optional<std::uint32_t> Permille::parse(std::string_view text) {
+  const auto number = parse_number(text, 0, 500);
+  return number ? std::optional(static_cast<std::uint32_t>(*number)) : std::nullopt;
+}
+
+std::optional<std::uint64_t> Mebibytes::parse(std::string_view text) {
+  const auto number = parse_number(text, 1, 65536);
+  return number ? std::optional(*number << 20) : std::nullopt;
+}
+
+std::optional<std::string> Text::parse(std::string_view text) { return std::string(text); }
+
+std::optional<LogLevel> Level::parse(std::string_view text) {
+  constexpr std::array<std::string_view, 5> levels = {"NONE", "ERROR", "WARN", "INFO", "TRACE"};
+  const auto level = std::find(levels.begin(), levels.end(), text);
+  return level == levels.end() ? std::nullopt : std::optional(static_cast<LogLevel>(level - levels.begin()));
+}
+
+std::vector<std::string> Configuration::route_settings() const {
+  const collectives::Agreement agreed = agreement(0);
+  return {std::string("ZIPCCL_COLLECTIVES=") + (agreed.all_gather ? "allgather" : "none"),
+          "ZIPCCL_MIN_BYTES=" + std::to_string(agreed.min_bytes), "ZIPCCL_EXCHANGE=exact",
+          "ZIPCCL_POOL=" + std::to_string(settings.pool_permille),
+          std::string("ZIPCCL_IGNORE_MAX_CONNECTIONS=") + (settings.ignore_max_connections ? "1" : "0")};
+}
+
+collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes) const {
+  // A pool fraction counts units of every pool_tiles tiles, whose uncompressed values have two bytes each.
+  constexpr std::uint64_t row_bytes = std::uint64_t{codec::pool_tiles} * codec::tile_values * 2;
+  collectives::Agreement agreed;
+  agreed.exchange = settings.exchange;
+  agreed.pool_fraction =
+      static_cast<std::uint32_t>(settings.pool_permille * row_bytes / (std::uint64_t{1000} * codec::unit_bytes));
+  agreed.min_bytes = settings.min_bytes.value_or(automatic_min_bytes);
+  agreed.staging_bytes = staging_bytes;
+  agreed.all_gather = settings.collectives.all_gather;
+  return agreed;
+}
+
+Configuration parse_configuration(const Environment& environment) {
+  Configuration result;
+#define ZIPCCL_PARSE(member, name, kind, standard, accepted, description)                                       \
+  result.settings.member = *kind::parse(standard);                                                              \
+  if (const auto found = environment.find(name); found != environment.end() && !found->second.empty()) {        \
+    result.given.insert(*found);                                                                                \
+    if (auto value = kind::parse(found->second)) {                                                              \
+      result.settings.member = *std::move(value);                                                               \
+    } else {                                                                                                    \
+      result.errors.push_back(std::string(name) + "=" + found->second + " is not accepted; use " + (accepted)); \
+    }                                                                                                           \
+  }
+  ZIPCCL_PARAMETERS(ZIPCCL_PARSE)
+#undef ZIPCCL_PARSE
+  for (const auto& [name, value] : environment) {
+    if (has_prefix(name) && !known(name)) {
+      result.warnings.push_back(unknown_warning(name));
+    }
+  }
+  return result;
+}
+
+const Configuration& configuration() {
+  // Leaked on purpose: calls may come while the process's static objects are being destroyed.
+  static const Configuration* const own = [] {
+    Environment environment;
+    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      const std::size_t equals = text.find('=');
+      if (equals != std::string_view::npos && text.starts_with(prefix)) {
+        environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+      }
+    }
+    return new Configuration(parse_configuration(environment));
+  }();
+  return *own;
+}
+
+}  // namespace zipccl::interpose

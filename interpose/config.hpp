@@ -1,0 +1,85 @@
+// Settings: the environment, read once, checked, and turned into values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/communicator.hpp"
+#include "interpose/parameters.hpp"
+
+namespace zipccl::interpose {
+
+enum class LogLevel : std::uint8_t { none, error, warn, info, trace };
+
+// Kinds of values in parameters.hpp. parse() returns nothing for a text that it does not accept.
+struct Switch {  // on, off
+  using Value = bool;
+  static std::optional<Value> parse(std::string_view text);
+};
+struct Flag {  // 0, 1
+  using Value = bool;
+  static std::optional<Value> parse(std::string_view text);
+};
+struct CollectiveList {
+  struct Value {
+    bool all_gather = false;
+    bool any() const { return all_gather; }
+  };
+  static std::optional<Value> parse(std::string_view text);
+};
+struct BytesOrAuto {
+  using Value = std::optional<std::uint64_t>;  // empty: auto
+  static std::optional<Value> parse(std::string_view text);
+};
+struct ExchangeMode {
+  using Value = collectives::Exchange;
+  static std::optional<Value> parse(std::string_view text);
+};
+struct Permille {
+  using Value = std::uint32_t;
+  static std::optional<Value> parse(std::string_view text);
+};
+struct Mebibytes {
+  using Value = std::uint64_t;  // bytes
+  static std::optional<Value> parse(std::string_view text);
+};
+struct Text {
+  using Value = std::string;
+  static std::optional<Value> parse(std::string_view text);
+};
+struct Level {
+  using Value = LogLevel;
+  static std::optional<Value> parse(std::string_view text);
+};
+
+struct Settings {
+#define ZIPCCL_SETTING(member, name, kind, standard, accepted, description) kind::Value member{};
+  ZIPCCL_PARAMETERS(ZIPCCL_SETTING)
+#undef ZIPCCL_SETTING
+};
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+struct Configuration {
+  Settings settings;                  // the default where the value is wrong
+  std::vector<std::string> errors;    // wrong values, one line each; the process must then stay native
+  std::vector<std::string> warnings;  // unknown ZIPCCL_* variables, one line each
+  Environment given;                  // the known variables that are set, as they are
+
+  // All settings that decide routes, as NAME=value in canonical form: equal ones mean equal decisions (rule R2).
+  std::vector<std::string> route_settings() const;
+  // What route_text() stands for, with the staging that the ranks agreed on.
+  collectives::Agreement agreement(std::uint64_t staging_bytes) const;
+};
+
+// Pure. An empty value counts as unset.
+Configuration parse_configuration(const Environment& environment);
+
+// The process's own, read from its environment at the first call; never destroyed.
+const Configuration& configuration();
+
+}  // namespace zipccl::interpose

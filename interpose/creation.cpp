@@ -1,0 +1,319 @@
+#include "interpose/creation.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "interpose/devices.hpp"
+#include "interpose/log.hpp"
+#include "interpose/real_nccl.hpp"
+#include "interpose/report.hpp"
+#include "interpose/staging_pool.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+using collectives::NcclTable;
+
+constexpr std::uint32_t free_connections = 8;  // CUDA_DEVICE_MAX_CONNECTIONS from which nothing is held back (R5)
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+std::uint32_t max_connections() {
+  const int value = std::atoi(variable("CUDA_DEVICE_MAX_CONNECTIONS").c_str());
+  return value > 0 ? static_cast<std::uint32_t>(value) : free_connections;  // CUDA's default
+}
+
+bool is_nonblocking(const ncclConfig_t* config) {
+  if (const std::string forced = variable("NCCL_COMM_BLOCKING"); !forced.empty()) {
+    return std::atoi(forced.c_str()) == 0;
+  }
+  constexpr std::size_t end = offsetof(ncclConfig_t, blocking) + sizeof(config->blocking);
+  return config != nullptr && config->size >= end && config->blocking == 0;
+}
+
+std::string host_identity() {
+  if (std::string given = variable("NCCL_HOSTID"); !given.empty()) {
+    return given;
+  }
+  std::array<char, 256> name{};
+  static_cast<void>(gethostname(name.data(), name.size() - 1));
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return std::string(name.data()) + " " + boot;
+}
+
+std::string shared_memory_identity() {
+  struct stat status {};
+  return stat("/dev/shm", &status) == 0 ? std::to_string(status.st_dev) : "";
+}
+
+std::span<const std::uint8_t, switcher::unique_id_bytes> bytes_of(const ncclUniqueId& id) {
+  return std::span<const std::uint8_t, switcher::unique_id_bytes>(reinterpret_cast<const std::uint8_t*>(id.internal),
+                                                                  switcher::unique_id_bytes);
+}
+
+// FNV-1a, enough to tell a job's communicators apart in logs and reports.
+std::string name_of(const ncclUniqueId& id) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::uint8_t byte : bytes_of(id)) {
+    hash = (hash ^ byte) * 0x100000001b3u;
+  }
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash));
+  return text.data();
+}
+
+switcher::Rendezvous& rendezvous() {
+  static switcher::Rendezvous* const own = [] {
+    watch_forks();
+    const std::string& given = configuration().settings.socket_interfaces;
+    return switcher::Rendezvous::create(given.empty() ? variable("NCCL_SOCKET_IFNAME") : given).release();
+  }();
+  return *own;
+}
+
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> number = 0;
+  return number++;
+}
+
+// A reason is worth a warning once; a job may make hundreds of communicators that share it.
+LogLevel level_of(const std::string& reason) {
+  static std::mutex mutex;
+  static auto* const seen = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return seen->insert(reason).second ? LogLevel::warn : LogLevel::info;
+}
+
+void enter(ncclComm_t comm, CommPointer state) {
+  state->number = next_number();
+  report::start();
+  if (CommPointer previous = CommTable::instance().insert(comm, std::move(state))) {
+    StagingPool::instance().retire(std::move(previous));
+  }
+}
+
+}  // namespace
+
+Creation::Creation(const ncclUniqueId& id, int rank_count, int rank, const ncclConfig_t* config)
+    : id_(id), nonblocking_(is_nonblocking(config)) {
+  state_->name = name_of(id);
+  state_->communicator.rank = rank;
+  state_->communicator.rank_count = rank_count;
+}
+
+void Creation::prepare() {
+  const Configuration& own = configuration();
+  const int rank_count = state_->communicator.rank_count;
+  if (!own.errors.empty()) {
+    refusal_ = own.errors.front();
+  } else if (!own.settings.collectives.any()) {
+    refusal_ = "ZIPCCL_COLLECTIVES leaves nothing to compress";
+    wanted_ = true;
+  } else if (std::string why; (device_ = current_device(&why)) == nullptr) {
+    refusal_ = why;
+  } else {
+    StagingPool& pool = StagingPool::instance();
+    pool.reclaim();
+    // Not for a nonblocking communicator, which stays native whatever this rank can do.
+    if (!nonblocking_ && pool.reserve(*device_, own.settings.staging_bytes, rank_count, &state_->communicator.staging,
+                                      &why) != Status::ok) {
+      refusal_ = why;
+    }
+  }
+}
+
+switcher::Hello Creation::hello() const {
+  const collectives::Communicator& communicator = state_->communicator;
+  switcher::Hello hello;
+  hello.rank = static_cast<std::uint32_t>(communicator.rank);
+  hello.rank_count = static_cast<std::uint32_t>(communicator.rank_count);
+  hello.library_version = ZIPCCL_VERSION;
+  for (const std::string& setting : configuration().route_settings()) {
+    hello.configuration += setting + "\n";
+  }
+  hello.host = host_identity();
+  hello.shared_memory = shared_memory_identity();
+  hello.device = device_ != nullptr ? device_identity(*device_) : "";
+  hello.process = static_cast<std::uint64_t>(getpid());
+  hello.staging_bytes = communicator.staging != nullptr ? communicator.staging->bytes() : 0;
+  hello.max_connections = max_connections();
+  hello.p2p_disabled = variable("NCCL_P2P_DISABLE") == "1";
+  hello.shm_disabled = variable("NCCL_SHM_DISABLE") == "1";
+  hello.nonblocking = nonblocking_;
+  hello.refusal = refusal_;
+  return hello;
+}
+
+ncclResult_t Creation::begin() {
+  announce_configuration();
+  const collectives::Communicator& communicator = state_->communicator;
+  if (communicator.rank_count < 2 || communicator.rank < 0 || communicator.rank >= communicator.rank_count) {
+    refusal_ = "it has one rank";  // or arguments that NCCL refuses
+    wanted_ = true;
+    return ncclSuccess;
+  }
+  if (!switcher::Rendezvous::stamped(bytes_of(id_))) {
+    refusal_ = variable("NCCL_COMM_ID").empty() ? "the process that made its ncclUniqueId runs without zipccl"
+                                                : "NCCL_COMM_ID is set, so its ncclUniqueId cannot carry an address";
+    return ncclSuccess;
+  }
+  prepare();
+  std::string why;
+  const Status status = rendezvous().hello(bytes_of(id_), hello(), &session_, &why);
+  if (status == Status::ok) {
+    return ncclSuccess;
+  }
+  free_staging();
+  if (status == Status::timed_out) {
+    log::write(LogLevel::error,
+               "communicator %s, rank %d: %s; the other ranks may count on this one, so its creation "
+               "fails",
+               state_->name.c_str(), communicator.rank, why.c_str());
+    return ncclRemoteError;
+  }
+  refusal_ = why;
+  return ncclSuccess;
+}
+
+ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
+  const log::DeviceScope device(device_ != nullptr ? device_->ordinal() : -1);
+  if (nonblocking_ && (result == ncclSuccess || result == ncclInProgress)) {
+    refusal_ = "it is nonblocking";
+    state_->session = std::move(session_);
+  } else if (result != ncclSuccess) {
+    free_staging();
+    if (session_ != nullptr) {
+      session_->withdraw();
+    }
+    return result;
+  } else if (session_ != nullptr) {
+    if (const ncclResult_t failed = take_verdict(*comm); failed != ncclSuccess) {
+      return fail(comm, failed);
+    }
+    session_.reset();
+  }
+  const collectives::Communicator& communicator = state_->communicator;
+  if (state_->compressed) {
+    log::write(LogLevel::info, "communicator %s, rank %d of %d: compressed, staging %llu MiB, from %llu bytes",
+               state_->name.c_str(), communicator.rank, communicator.rank_count,
+               static_cast<unsigned long long>(communicator.agreement.staging_bytes >> 20),
+               static_cast<unsigned long long>(communicator.agreement.min_bytes));
+  } else {
+    free_staging();
+    state_->reason = refusal_;
+    log::write(wanted_ ? LogLevel::info : level_of(refusal_), "communicator %s, rank %d of %d stays native: %s",
+               state_->name.c_str(), communicator.rank, communicator.rank_count, refusal_.c_str());
+  }
+  if (*comm != nullptr) {
+    enter(*comm, state_);
+  }
+  return result;
+}
+
+ncclResult_t Creation::take_verdict(ncclComm_t comm) {
+  switcher::Verdict verdict;
+  if (const Status status = session_->verdict(&verdict); status != Status::ok) {
+    log::write(LogLevel::error, "communicator %s, rank %d: no agreement with the other ranks: %s; its creation fails",
+               state_->name.c_str(), state_->communicator.rank, describe(status));
+    return ncclRemoteError;
+  }
+  if (!verdict.compressed) {
+    refusal_ = verdict.reason;
+    return ncclSuccess;
+  }
+  if (verdict.max_connections < free_connections && !configuration().settings.ignore_max_connections) {
+    refusal_ = "CUDA_DEVICE_MAX_CONNECTIONS is " + std::to_string(verdict.max_connections) +
+               " on some rank, so compressed all-gathers would hold back other work "
+               "(ZIPCCL_IGNORE_MAX_CONNECTIONS=1 compresses them all the same)";
+    return ncclSuccess;
+  }
+  return activate(comm, verdict.staging_bytes);
+}
+
+ncclResult_t Creation::activate(ncclComm_t comm, std::uint64_t staging_bytes) {
+  collectives::Communicator& communicator = state_->communicator;
+  if (communicator.staging->bytes() != staging_bytes) {
+    free_staging();
+    std::string why;
+    if (StagingPool::instance().reserve(*device_, staging_bytes, communicator.rank_count, &communicator.staging,
+                                        &why) != Status::ok ||
+        communicator.staging->bytes() != staging_bytes) {
+      log::write(LogLevel::error,
+                 "communicator %s, rank %d: the staging that all ranks agreed on is gone (%s); its "
+                 "creation fails",
+                 state_->name.c_str(), communicator.rank, why.c_str());
+      return ncclSystemError;
+    }
+  }
+  communicator.nccl = &RealNccl::get().table();
+  communicator.handle = comm;
+  communicator.device = device_;
+  communicator.agreement = configuration().agreement(staging_bytes);
+  communicator.statistics = &state_->statistics;
+  state_->compressed = true;
+  return ncclSuccess;
+}
+
+ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {
+  free_staging();
+  static_cast<void>(call_real<&NcclTable::ncclCommAbort>(*comm));
+  *comm = nullptr;
+  return result;
+}
+
+void Creation::free_staging() {
+  if (device_ != nullptr) {
+    StagingPool::instance().release(*device_, std::move(state_->communicator.staging));
+  }
+}
+
+void announce_configuration() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const std::string& error : configuration().errors) {
+      log::write(LogLevel::error, "%s; communicators stay native on all ranks", error.c_str());
+    }
+    for (const std::string& warning : configuration().warnings) {
+      log::write(LogLevel::warn, "%s", warning.c_str());
+    }
+  });
+}
+
+void stamp(ncclUniqueId* id) {
+  if (!variable("NCCL_COMM_ID").empty()) {
+    return;  // every rank makes its own id, so a stamp would not be shared
+  }
+  const std::span<std::uint8_t, switcher::unique_id_bytes> bytes(reinterpret_cast<std::uint8_t*>(id->internal),
+                                                                 switcher::unique_id_bytes);
+  std::string why;
+  if (const Status status = rendezvous().stamp(bytes, &why); status != Status::ok) {
+    log::write(LogLevel::warn, "communicators of this ncclUniqueId stay native, it cannot carry an address: %s",
+               why.empty() ? describe(status) : why.c_str());
+  }
+}
+
+void enter_native(ncclComm_t comm, std::string name, std::string reason) {
+  CommPointer state = std::make_shared<CommState>();
+  static_cast<void>(call_real<&NcclTable::ncclCommUserRank>(comm, &state->communicator.rank));
+  static_cast<void>(call_real<&NcclTable::ncclCommCount>(comm, &state->communicator.rank_count));
+  state->name = std::move(name);
+  state->reason = std::move(reason);
+  log::write(LogLevel::info, "communicator %s, rank %d of %d stays native: %s", state->name.c_str(),
+             state->communicator.rank, state->communicator.rank_count, state->reason.c_str());
+  enter(comm, std::move(state));
+}
+
+}  // namespace zipccl::interpose

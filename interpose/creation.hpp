@@ -1,0 +1,52 @@
+// One rank's way into a communicator: what it can do, hello, the real init, the verdict.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "interpose/comm_table.hpp"
+#include "switcher/session.hpp"
+
+namespace zipccl::interpose {
+
+class Creation {
+ public:
+  // `config` may be null and is read within its size only.
+  Creation(const ncclUniqueId& id, int rank_count, int rank, const ncclConfig_t* config);
+
+  // Before the real init. Any local trouble makes the communicator native on all ranks, by telling them; an error
+  // means that this rank must not go on, because the others may count on it.
+  ncclResult_t begin();
+
+  // After the real init (the outermost group's end, inside groups) returned `result`; enters *comm into the table.
+  // The result replaces NCCL's; if it turns success into an error, *comm is aborted and null.
+  ncclResult_t finish(ncclComm_t* comm, ncclResult_t result);
+
+ private:
+  void prepare();  // device and staging, or a refusal
+  switcher::Hello hello() const;
+  ncclResult_t take_verdict(ncclComm_t comm);
+  ncclResult_t activate(ncclComm_t comm, std::uint64_t staging_bytes);
+  ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
+  void free_staging();
+
+  ncclUniqueId id_;
+  bool nonblocking_;
+  codec::Device* device_ = nullptr;
+  std::string refusal_;  // why this rank stays native
+  bool wanted_ = false;  // the refusal is what the user asked for
+  CommPointer state_ = std::make_shared<CommState>();
+  std::unique_ptr<switcher::Session> session_;
+};
+
+// Before the first communicator or id: says what is wrong with the environment, once.
+void announce_configuration();
+
+// Writes the session's address into a fresh id, unless something forbids it.
+void stamp(ncclUniqueId* id);
+
+// A row for a communicator that stays native, made by ncclCommInitAll, Split or Shrink.
+void enter_native(ncclComm_t comm, std::string name, std::string reason);
+
+}  // namespace zipccl::interpose

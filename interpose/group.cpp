@@ -1,0 +1,154 @@
+#include "interpose/group.hpp"
+
+#include <memory>
+#include <utility>
+
+#include "interpose/process.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+struct Contents {
+  std::vector<NativeCall> native;  // in program order
+  std::vector<CompressedAllGather> all_gathers;
+  std::vector<Completion> completions;
+  ncclResult_t error = ncclSuccess;
+};
+
+// Trivial, so that a thread which ends inside a group, or never opens one, costs nothing.
+struct ThreadGroup {
+  int depth = 0;
+  bool recording = false;
+  Contents* contents = nullptr;  // made when first needed, until the outermost end
+};
+constinit thread_local ThreadGroup current;
+
+Contents& contents() {
+  if (current.contents == nullptr) {
+    current.contents = new Contents;
+  }
+  return *current.contents;
+}
+
+// Leaves the group: calls made from now on are outside it.
+Contents close() {
+  const std::unique_ptr<Contents> held(std::exchange(current.contents, nullptr));
+  current = {};
+  return held != nullptr ? std::move(*held) : Contents{};
+}
+
+// One real group of the recorded native calls, closed by `close_group`. NCCL drops the group if a call in it failed.
+template <typename CloseGroup>
+ncclResult_t issue(const NcclTable& nccl, const std::vector<NativeCall>& calls, CloseGroup close_group) {
+  const RealCall scope;
+  if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
+    return opened;
+  }
+  ncclResult_t error = ncclSuccess;
+  for (const NativeCall& call : calls) {
+    error = call(nccl);
+    if (error != ncclSuccess && error != ncclInProgress) {
+      break;
+    }
+    error = ncclSuccess;
+  }
+  const ncclResult_t closed = close_group();
+  return error != ncclSuccess ? error : closed;
+}
+
+// Leaves one level of the group. At the outermost one, `issue_recorded` issues what was recorded, if anything was.
+template <typename CloseGroup, typename IssueRecorded>
+ncclResult_t finish(CloseGroup close_group, IssueRecorded issue_recorded) {
+  ncclResult_t result = ncclSuccess;
+  if (!current.recording) {
+    const RealCall scope;
+    result = close_group();
+  }
+  if (current.depth > 1) {
+    --current.depth;
+    return result;
+  }
+  const bool recorded = current.recording;
+  const Contents held = close();
+  if (recorded) {
+    result = held.error != ncclSuccess ? held.error : issue_recorded(held);
+  }
+  for (const Completion& completion : held.completions) {
+    result = completion(result);
+  }
+  return result;
+}
+
+}  // namespace
+
+ncclResult_t CompressedAllGather::run_natively(const NcclTable& nccl) const {
+  return nccl.ncclAllGather(call.send, call.receive, call.count, dtype, call.communicator->handle, call.stream);
+}
+
+bool Group::open() { return current.depth > 0; }
+bool Group::recording() { return current.recording; }
+
+ncclResult_t Group::start(const NcclTable& nccl, bool record) {
+  if (current.depth == 0) {
+    current.recording = record;
+  }
+  if (!current.recording) {
+    const RealCall scope;
+    if (const ncclResult_t result = nccl.ncclGroupStart(); result != ncclSuccess) {
+      return result;
+    }
+  }
+  ++current.depth;
+  return ncclSuccess;
+}
+
+ncclResult_t Group::add(RecordedCall call) {
+  Contents& held = contents();
+  if (held.error != ncclSuccess) {
+    return held.error;
+  }
+  if (auto* compressed = std::get_if<CompressedAllGather>(&call)) {
+    held.all_gathers.push_back(std::move(*compressed));
+  } else {
+    held.native.push_back(std::get<NativeCall>(std::move(call)));
+  }
+  return ncclSuccess;
+}
+
+void Group::poison(ncclResult_t error) {
+  Contents& held = contents();
+  if (held.error == ncclSuccess) {
+    held.error = error;
+  }
+}
+
+void Group::at_end(Completion completion) { contents().completions.push_back(std::move(completion)); }
+
+ncclResult_t Group::end(const NcclTable& nccl, AllGatherFunction all_gather) {
+  const auto close_group = [&] { return nccl.ncclGroupEnd(); };
+  return finish(close_group, [&](const Contents& held) {
+    ncclResult_t result = ncclSuccess;
+    if (!held.all_gathers.empty()) {
+      result = all_gather(held.all_gathers);
+    }
+    if (result == ncclSuccess && !held.native.empty()) {
+      result = issue(nccl, held.native, close_group);
+    }
+    return result;
+  });
+}
+
+ncclResult_t Group::simulate_end(const NcclTable& nccl, ncclSimInfo_t* info) {
+  const auto close_group = [&] { return nccl.ncclGroupSimulateEnd(info); };
+  return finish(close_group, [&](const Contents& held) {
+    std::vector<NativeCall> calls;
+    for (const CompressedAllGather& call : held.all_gathers) {
+      calls.emplace_back([&call](const NcclTable& table) { return call.run_natively(table); });
+    }
+    calls.insert(calls.end(), held.native.begin(), held.native.end());
+    return issue(nccl, calls, close_group);
+  });
+}
+
+}  // namespace zipccl::interpose

@@ -1,0 +1,246 @@
+#include "interpose/lifecycle.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "interpose/creation.hpp"
+#include "interpose/devices.hpp"
+#include "interpose/group.hpp"
+#include "interpose/real_nccl.hpp"
+#include "interpose/report.hpp"
+#include "interpose/staging_pool.hpp"
+
+namespace zipccl::interpose::lifecycle {
+
+namespace {
+
+// A user's configuration for a call that may come later. Only `size` bytes of it exist; a size that no NCCL knows is
+// left for NCCL to refuse.
+class ConfigCopy {
+ public:
+  explicit ConfigCopy(ncclConfig_t* config) : original_(config) {
+    constexpr std::size_t largest = 4096;
+    if (config != nullptr && Group::recording() && config->size <= largest) {
+      words_.resize(config->size / sizeof(std::uint64_t) + 1);
+      std::memcpy(words_.data(), config, config->size);
+    }
+  }
+  ncclConfig_t* get() { return words_.empty() ? original_ : reinterpret_cast<ncclConfig_t*>(words_.data()); }
+
+ private:
+  ncclConfig_t* original_;
+  std::vector<std::uint64_t> words_;  // keeps the alignment
+};
+
+// Calls the real NCCL now, or at the end of a recording group.
+template <typename Call>
+ncclResult_t issue(Call call) {
+  if (Group::recording()) {
+    return Group::add(NativeCall(std::move(call)));
+  }
+  const RealCall scope;
+  return call(RealNccl::get().table());
+}
+
+// As issue(); `after(result)`, whose result counts, runs when the communicators of the call are ready.
+template <typename Call, typename After>
+ncclResult_t issue(Call call, After after) {
+  const ncclResult_t result = issue(std::move(call));
+  if (Group::open()) {
+    Group::at_end(std::move(after));
+    return result;
+  }
+  return after(result);
+}
+
+template <typename RealInit>
+ncclResult_t init(ncclComm_t* comm, const std::shared_ptr<Creation>& creation, RealInit real_init) {
+  if (const ncclResult_t result = creation->begin(); result != ncclSuccess) {
+    if (Group::recording()) {
+      Group::poison(result);
+    }
+    return result;
+  }
+  // NCCL takes the device that is current at the call; a recorded call comes later.
+  const int ordinal = Group::recording() ? current_ordinal() : -1;
+  return issue(
+      [=](const NcclTable& nccl) mutable {
+        const OrdinalScope device(ordinal);
+        return real_init(nccl);
+      },
+      [=](ncclResult_t result) { return creation->finish(comm, result); });
+}
+
+template <typename RealMake>
+ncclResult_t make_child(ncclComm_t parent, ncclComm_t* child, const std::string& suffix, RealMake real_make) {
+  const CommPointer state = CommTable::instance().find(parent);
+  std::string name = (state != nullptr ? state->name : "unknown") + suffix;
+  return issue(std::move(real_make), [=](ncclResult_t result) {
+    if (result == ncclSuccess && child != nullptr && *child != nullptr) {
+      enter_native(*child, name, "it is a child of another communicator");
+    }
+    return result;
+  });
+}
+
+// After the real call that ended it.
+void leave(CommPointer state, const char* how) {
+  if (state != nullptr) {
+    report::closed(*state, how);
+    StagingPool::instance().retire(std::move(state));
+    StagingPool::instance().reclaim();
+  }
+}
+
+// A thread that waits inside a compressed collective asks NCCL about this communicator now and then. It sees the flag
+// within microseconds; one that is inside the real NCCL may need the abort to come out, hence the limit.
+void release_waiters(CommState& state) {
+  state.communicator.aborted.store(true, std::memory_order_release);
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  while (state.callers.load(std::memory_order_acquire) > 0 && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+}  // namespace
+
+ncclResult_t get_unique_id(ncclUniqueId* id) {
+  const ncclResult_t result = call_real<&NcclTable::ncclGetUniqueId>(id);
+  if (result == ncclSuccess) {
+    announce_configuration();
+    stamp(id);
+  }
+  return result;
+}
+
+ncclResult_t init_rank(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank) {
+  return init(comm, std::make_shared<Creation>(id, ranks, rank, nullptr),
+              [=](const NcclTable& nccl) { return nccl.ncclCommInitRank(comm, ranks, id, rank); });
+}
+
+ncclResult_t init_rank_config(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank, ncclConfig_t* config) {
+  return init(comm, std::make_shared<Creation>(id, ranks, rank, config),
+              [=, copy = ConfigCopy(config)](const NcclTable& nccl) mutable {
+                return nccl.ncclCommInitRankConfig(comm, ranks, id, rank, copy.get());
+              });
+}
+
+ncclResult_t init_rank_scalable(ncclComm_t* comm, int ranks, int rank, int id_count, ncclUniqueId* ids,
+                                ncclConfig_t* config) {
+  std::vector<ncclUniqueId> all_ids(ids, ids + (ids != nullptr && id_count > 0 ? id_count : 0));
+  if (all_ids.empty()) {
+    return issue(
+        [=](const NcclTable& nccl) { return nccl.ncclCommInitRankScalable(comm, ranks, rank, id_count, ids, config); });
+  }
+  return init(comm, std::make_shared<Creation>(all_ids.front(), ranks, rank, config),
+              [=, copy = ConfigCopy(config)](const NcclTable& nccl) mutable {
+                return nccl.ncclCommInitRankScalable(comm, ranks, rank, id_count, all_ids.data(), copy.get());
+              });
+}
+
+ncclResult_t init_all(ncclComm_t* comms, int device_count, const int* devices) {
+  std::vector<int> list(devices, devices + (devices != nullptr && device_count > 0 ? device_count : 0));
+  return issue(
+      [=](const NcclTable& nccl) {
+        return nccl.ncclCommInitAll(comms, device_count, devices != nullptr ? list.data() : nullptr);
+      },
+      [=](ncclResult_t result) {
+        for (int i = 0; result == ncclSuccess && i < device_count; ++i) {
+          enter_native(comms[i], "local", "ncclCommInitAll made it, for one process with several devices");
+        }
+        return result;
+      });
+}
+
+ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* child, ncclConfig_t* config) {
+  return make_child(comm, child, "/split" + std::to_string(color),
+                    [=, copy = ConfigCopy(config)](const NcclTable& nccl) mutable {
+                      return nccl.ncclCommSplit(comm, color, key, child, copy.get());
+                    });
+}
+
+ncclResult_t shrink(ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* child, ncclConfig_t* config,
+                    int flags) {
+  std::vector<int> list(excluded, excluded + (excluded != nullptr && excluded_count > 0 ? excluded_count : 0));
+  return make_child(comm, child, "/shrink", [=, copy = ConfigCopy(config)](const NcclTable& nccl) mutable {
+    return nccl.ncclCommShrink(comm, list.data(), excluded_count, child, copy.get(), flags);
+  });
+}
+
+ncclResult_t finalize(ncclComm_t comm) {
+  return issue([=](const NcclTable& nccl) { return nccl.ncclCommFinalize(comm); });
+}
+
+ncclResult_t destroy(ncclComm_t comm) {
+  return issue([=](const NcclTable& nccl) {
+    CommPointer state = CommTable::instance().remove(comm);
+    const ncclResult_t result = nccl.ncclCommDestroy(comm);
+    leave(std::move(state), "destroyed");
+    return result;
+  });
+}
+
+ncclResult_t abort(ncclComm_t comm) {
+  if (const CommPointer state = CommTable::instance().find(comm)) {
+    release_waiters(*state);
+  }
+  return issue([=](const NcclTable& nccl) {
+    CommPointer state = CommTable::instance().remove(comm);
+    const ncclResult_t result = nccl.ncclCommAbort(comm);
+    leave(std::move(state), "aborted");
+    return result;
+  });
+}
+
+ncclResult_t revoke(ncclComm_t comm, int flags) {
+  if (const CommPointer state = CommTable::instance().find(comm)) {
+    release_waiters(*state);
+  }
+  return issue([=](const NcclTable& nccl) { return nccl.ncclCommRevoke(comm, flags); });
+}
+
+// At once also inside a group: the caller needs the handle.
+ncclResult_t register_buffer(ncclComm_t comm, void* buffer, std::size_t size, void** handle) {
+  const ncclResult_t result = call_real<&NcclTable::ncclCommRegister>(comm, buffer, size, handle);
+  if (const CommPointer state = result == ncclSuccess ? CommTable::instance().find(comm) : nullptr) {
+    state->registered.add(*handle, buffer, size);
+  }
+  return result;
+}
+
+ncclResult_t deregister_buffer(ncclComm_t comm, void* handle) {
+  return issue([=](const NcclTable& nccl) {
+    const ncclResult_t result = nccl.ncclCommDeregister(comm, handle);
+    if (const CommPointer state = result == ncclSuccess ? CommTable::instance().find(comm) : nullptr) {
+      state->registered.remove(handle);
+    }
+    return result;
+  });
+}
+
+ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWindow_t* window, int flags) {
+  return issue([=](const NcclTable& nccl) { return nccl.ncclCommWindowRegister(comm, buffer, size, window, flags); },
+               [=](ncclResult_t result) {
+                 if (const CommPointer state = result == ncclSuccess ? CommTable::instance().find(comm) : nullptr) {
+                   state->registered.add(*window, buffer, size);
+                 }
+                 return result;
+               });
+}
+
+ncclResult_t deregister_window(ncclComm_t comm, ncclWindow_t window) {
+  return issue([=](const NcclTable& nccl) {
+    const ncclResult_t result = nccl.ncclCommWindowDeregister(comm, window);
+    if (const CommPointer state = result == ncclSuccess ? CommTable::instance().find(comm) : nullptr) {
+      state->registered.remove(window);
+    }
+    return result;
+  });
+}
+
+}  // namespace zipccl::interpose::lifecycle

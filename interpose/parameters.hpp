@@ -1,0 +1,28 @@
+// Every environment variable that zipccl reads, in one table: documentation, parser, defaults and the check for
+// misspelt names are made from it. Variables that do not work yet are not in it.
+#pragma once
+
+// X(member of Settings, name, kind (config.hpp), default, accepted values, what it does)
+#define ZIPCCL_PARAMETERS(X)                                                                                        \
+  X(enabled, "ZIPCCL", Switch, "on", "on, off", "off: every call goes to NCCL untouched")                           \
+  X(collectives, "ZIPCCL_COLLECTIVES", CollectiveList, "allgather", "none or a list of: allgather",                 \
+    "collectives that may be compressed; must be the same on all ranks")                                            \
+  X(min_bytes, "ZIPCCL_MIN_BYTES", BytesOrAuto, "auto", "auto or bytes, with a suffix K, M or G (powers of 1,024)", \
+    "smallest call that is compressed, in bytes of its whole output; must be the same on all ranks")                \
+  X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "exact", "exact",                                                    \
+    "how data travels that exceeds a message's fixed part; must be the same on all ranks")                          \
+  X(pool_permille, "ZIPCCL_POOL", Permille, "8", "0 to 500",                                                        \
+    "room for outliers in a message's fixed part, in thousandths of the uncompressed bytes; must be the same on "   \
+    "all ranks")                                                                                                    \
+  X(staging_bytes, "ZIPCCL_STAGING_MB", Mebibytes, "128", "1 to 65536",                                             \
+    "device memory of one communicator for compressed data, in MiB; the ranks agree on the smallest")               \
+  X(ignore_max_connections, "ZIPCCL_IGNORE_MAX_CONNECTIONS", Flag, "0", "0, 1",                                     \
+    "1: compress all-gathers although CUDA_DEVICE_MAX_CONNECTIONS is below 8; must be the same on all ranks")       \
+  X(report_directory, "ZIPCCL_REPORT", Text, "", "a folder", "where each process writes its report, as JSON")       \
+  X(nccl_library, "ZIPCCL_NCCL_LIB", Text, "", "path of a shared library",                                          \
+    "the NCCL to use, instead of the one that the process has loaded")                                              \
+  X(socket_interfaces, "ZIPCCL_SOCKET_IFNAME", Text, "", "as NCCL_SOCKET_IFNAME",                                   \
+    "network interfaces for the agreement between ranks, instead of NCCL_SOCKET_IFNAME")                            \
+  X(debug, "ZIPCCL_DEBUG", Level, "WARN", "NONE, ERROR, WARN, INFO, TRACE", "how much is logged")                   \
+  X(debug_file, "ZIPCCL_DEBUG_FILE", Text, "", "a path; %h is the host's name, %p the process's number",            \
+    "where the log goes, instead of stderr")

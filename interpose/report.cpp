@@ -1,0 +1,216 @@
+#include "interpose/report.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "interpose/config.hpp"
+#include "interpose/log.hpp"
+#include "interpose/process.hpp"
+#include "interpose/real_nccl.hpp"
+
+namespace zipccl::interpose::report {
+
+namespace {
+
+using collectives::Bucket;
+using collectives::Counter;
+using Json = nlohmann::ordered_json;
+
+constexpr std::time_t interval_seconds = 10;
+constexpr std::size_t kept_ended = 1000;  // of a job that makes communicators without end, the first ones
+
+std::uint64_t value(const Counter& counter) { return counter.load(std::memory_order_relaxed); }
+
+// Coarse seconds: the clock is read in every call.
+std::time_t now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  return time.tv_sec;
+}
+
+Json to_json(const Bucket& bucket) {
+  Json calls = Json::object();
+  for (std::size_t route = 0; route < collectives::route_count; ++route) {
+    if (const std::uint64_t count = value(bucket.calls[route]); count > 0) {
+      calls[collectives::to_string(static_cast<collectives::Route>(route))] = count;
+    }
+  }
+  Json result = {{"calls", calls}};
+  if (const std::uint64_t wire = value(bucket.wire_bytes); wire > 0) {
+    result["raw_bytes"] = value(bucket.raw_bytes);
+    result["wire_bytes"] = wire;
+    result["ratio"] = static_cast<double>(value(bucket.raw_bytes)) / static_cast<double>(wire);
+    result["values"] = value(bucket.values);
+    result["escapes"] = value(bucket.escapes);
+    result["overflow_chunks"] = value(bucket.overflow_chunks);
+    result["overflow_bytes"] = value(bucket.overflow_bytes);
+    result["host_wait_seconds"] = static_cast<double>(value(bucket.host_wait_ns)) * 1e-9;
+  }
+  return result;
+}
+
+Json to_json(const CommState& state, const char* fate) {
+  Json buckets = Json::array();
+  for (std::size_t collective = 0; collective < collectives::collective_count; ++collective) {
+    for (std::size_t power = 0; power < collectives::bucket_count; ++power) {
+      const Json body = to_json(state.statistics.buckets[collective][power]);
+      if (!body["calls"].empty()) {
+        Json entry = {{"collective", collectives::to_string(static_cast<collectives::Collective>(collective))},
+                      {"from_bytes", std::uint64_t{1} << power}};
+        entry.update(body);
+        buckets.push_back(entry);
+      }
+    }
+  }
+  const collectives::Communicator& communicator = state.communicator;
+  Json result = {{"name", state.name},
+                 {"number", state.number},
+                 {"rank", communicator.rank},
+                 {"ranks", communicator.rank_count},
+                 {"state", state.compressed ? "compressed" : "native"},
+                 {"fate", fate}};
+  if (state.compressed) {
+    result["staging_bytes"] = communicator.agreement.staging_bytes;
+    result["min_bytes"] = communicator.agreement.min_bytes;
+    result["sequence"] = communicator.sequence;
+  } else {
+    result["reason"] = state.reason;
+  }
+  if (const auto error = static_cast<Status>(state.statistics.error.load()); error != Status::ok) {
+    result["error"] = describe(error);
+  }
+  result["buckets"] = buckets;
+  return result;
+}
+
+class Writer {
+ public:
+  explicit Writer(std::string directory) : directory_(std::move(directory)) {}
+
+  void start() {
+    std::call_once(registered_, [this] {
+      std::atexit([] { instance()->write_at_exit(); });
+      write();
+    });
+  }
+
+  void tick() {
+    std::time_t last = last_write_.load(std::memory_order_relaxed);
+    const std::time_t time = now();
+    if (time - last >= interval_seconds && last_write_.compare_exchange_strong(last, time)) {
+      write();
+    }
+  }
+
+  void closed(const CommState& state, const char* fate) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (ended_.size() < kept_ended) {
+        ended_.push_back(to_json(state, fate));
+      } else {
+        ++dropped_;
+      }
+    }
+    write();
+  }
+
+  // Null without ZIPCCL_REPORT. Never destroyed.
+  static Writer* instance() {
+    static Writer* const own = configuration().settings.report_directory.empty()
+                                   ? nullptr
+                                   : new Writer(configuration().settings.report_directory);
+    return own;
+  }
+
+ private:
+  void write_at_exit() {
+    if (!in_forked_child()) {  // the child inherits the registration
+      write();
+    }
+  }
+
+  Json document() const {
+    const RealNccl& real = RealNccl::get();
+    Json settings = Json::object();
+    for (const auto& [name, text] : configuration().given) {
+      settings[name] = text;
+    }
+    Json communicators = ended_;
+    for (const CommPointer& state : CommTable::instance().all()) {
+      communicators.push_back(to_json(*state, "open"));
+    }
+    return {{"format", 1},
+            {"version", ZIPCCL_VERSION},
+            {"host", log::host_name()},
+            {"process", getpid()},
+            {"nccl", {{"version", real.version_text()}, {"path", real.path()}}},
+            {"settings", settings},
+            {"route_settings", configuration().route_settings()},
+            {"communicators", communicators},
+            {"communicators_left_out", dropped_}};
+  }
+
+  void write() {
+    const std::lock_guard lock(mutex_);
+    if (failed_) {
+      return;
+    }
+    const std::string path = directory_ + "/zipccl-" + log::host_name() + "-" + std::to_string(getpid()) + ".json";
+    const std::string temporary = path + ".tmp";
+    // A name in the user's environment may hold bytes that are not UTF-8.
+    const std::string text = document().dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    std::FILE* file = std::fopen(temporary.c_str(), "we");
+    bool good = file != nullptr;
+    if (good) {
+      good = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+      good = std::fclose(file) == 0 && good;
+      good = good && std::rename(temporary.c_str(), path.c_str()) == 0;
+    }
+    if (!good) {
+      log::write(LogLevel::error, "ZIPCCL_REPORT: cannot write %s: %s; there will be no report", path.c_str(),
+                 std::strerror(errno));
+      failed_ = true;
+    }
+    last_write_.store(now(), std::memory_order_relaxed);
+  }
+
+  const std::string directory_;
+  std::once_flag registered_;
+  std::atomic<std::time_t> last_write_ = 0;
+  std::mutex mutex_;  // guards the following; never held across a call of the real NCCL
+  Json ended_ = Json::array();
+  std::uint64_t dropped_ = 0;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+void start() {
+  if (Writer* writer = Writer::instance()) {
+    writer->start();
+  }
+}
+
+void tick() {
+  if (Writer* writer = Writer::instance()) {
+    writer->tick();
+  }
+}
+
+void closed(const CommState& state, const char* fate) {
+  if (Writer* writer = Writer::instance()) {
+    writer->closed(state, fate);
+  }
+}
+
+}  // namespace zipccl::interpose::report

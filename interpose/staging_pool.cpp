@@ -1,0 +1,86 @@
+#include "interpose/staging_pool.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace zipccl::interpose {
+
+namespace {
+
+// Idle for good: no thread holds the state, and the last call's work is done. A call that failed may have left work
+// behind it which no event covers; its memory stays until the process ends.
+bool idle(const CommPointer& state) {
+  bool done = false;
+  return state.use_count() == 1 && state->communicator.failure == ncclSuccess &&
+         state->communicator.staging->idle(&done) == Status::ok && done;
+}
+
+}  // namespace
+
+std::uint64_t StagingPool::cap(const codec::Device& device) {
+  return std::min(std::uint64_t{1} << 30, device.total_memory() / 50);
+}
+
+Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int rank_count,
+                            std::unique_ptr<collectives::Staging>* staging, std::string* why) {
+  std::uint64_t bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t& used = used_[&device];
+    bytes = std::min(wanted, cap(device) - std::min(used, cap(device)));
+    if (collectives::Staging::slot_bytes(bytes, rank_count) == 0) {
+      *why = std::to_string(bytes >> 20) + " MiB of staging are too little for " + std::to_string(rank_count) +
+             " ranks (" + std::to_string(wanted >> 20) + " MiB wanted, " + std::to_string(used >> 20) + " of at most " +
+             std::to_string(cap(device) >> 20) + " MiB used by other communicators)";
+      return Status::out_of_memory;
+    }
+    used += bytes;
+  }
+  const Status status = collectives::Staging::create(device, bytes, rank_count, staging);
+  if (status != Status::ok) {
+    *why = "cannot reserve " + std::to_string(bytes >> 20) + " MiB of staging: " + describe(status);
+    if (status == Status::device_error) {
+      *why += std::string(" (") + device.last_error() + ")";
+    }
+    const std::lock_guard lock(mutex_);
+    used_[&device] -= bytes;
+  }
+  return status;
+}
+
+void StagingPool::release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging) {
+  if (staging == nullptr) {
+    return;
+  }
+  const std::uint64_t bytes = staging->bytes();
+  staging.reset();
+  const std::lock_guard lock(mutex_);
+  used_[&device] -= bytes;
+}
+
+void StagingPool::retire(CommPointer state) {
+  if (state->communicator.staging != nullptr) {
+    const std::lock_guard lock(mutex_);
+    retired_.push_back(std::move(state));
+  }
+}
+
+void StagingPool::reclaim() {
+  std::vector<CommPointer> idle_states;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto first = std::partition(retired_.begin(), retired_.end(), [](const auto& state) { return !idle(state); });
+    std::move(first, retired_.end(), std::back_inserter(idle_states));
+    retired_.erase(first, retired_.end());
+  }
+  for (const CommPointer& state : idle_states) {
+    release(*state->communicator.device, std::move(state->communicator.staging));
+  }
+}
+
+StagingPool& StagingPool::instance() {
+  static StagingPool* const own = new StagingPool;
+  return *own;
+}
+
+}  // namespace zipccl::interpose

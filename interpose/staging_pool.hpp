@@ -1,0 +1,40 @@
+// Staging memory of all communicators: within a cap for each device (rule R9), and given back only when nothing that
+// was enqueued can still use it, without ever waiting for the device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "interpose/comm_table.hpp"
+
+namespace zipccl::interpose {
+
+class StagingPool {
+ public:
+  static std::uint64_t cap(const codec::Device& device);  // the smaller of 1 GiB and 2 % of its memory
+
+  // Reserves `wanted` bytes or what the cap leaves, for a communicator of `rank_count` ranks. *why explains a failure.
+  Status reserve(codec::Device& device, std::uint64_t wanted, int rank_count,
+                 std::unique_ptr<collectives::Staging>* staging, std::string* why);
+  // Of staging that no call has used.
+  void release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging);
+
+  // Takes over a communicator that has left the table. Its staging is freed by a later reclaim(), when the
+  // communicator's last call is done and no thread is inside one.
+  void retire(CommPointer state);
+  void reclaim();
+
+  // The process's own; never destroyed.
+  static StagingPool& instance();
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const codec::Device*, std::uint64_t> used_;
+  std::vector<CommPointer> retired_;
+};
+
+}  // namespace zipccl::interpose
