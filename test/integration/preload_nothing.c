@@ -1,0 +1,2 @@
+/* A shared library that is not NCCL. */
+__attribute__((visibility("default"))) int preload_nothing(void) { return 0; }

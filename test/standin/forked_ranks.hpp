@@ -1,0 +1,64 @@
+// For the stand-in's own tests: ranks as forked processes. The test process itself never calls the library, so that
+// every child starts without threads, and a test may kill a rank and look at how the others end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "test/standin/standin_nccl.h"
+
+namespace standin::test {
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+// Runs `body` in `rank_count` processes that share a unique id, made by rank 0, and have RANK set. Returns how each
+// ended: 0, the exit status (1 if the body threw, after a message), or 128 + signal. A rank is ended by SIGALRM after
+// a minute.
+std::vector<int> run_ranks(int rank_count, const std::function<void(int rank, const ncclUniqueId& id)>& body,
+                           const Environment& environment = {});
+
+// The same with a connected communicator, destroyed afterwards, and a stream.
+std::vector<int> run_communicators(int rank_count, const std::function<void(ncclComm_t, int rank, cudaStream_t)>& body,
+                                   const Environment& environment = {});
+
+bool all_zero(const std::vector<int>& endings);
+
+void expect(bool condition, const char* text, const char* file, int line);
+void expect_result(ncclResult_t actual, ncclResult_t expected, const char* text, const char* file, int line);
+
+// For the ranks: throw with the text and place of what did not hold.
+#define EXPECT(condition) standin::test::expect((condition), #condition, __FILE__, __LINE__)
+#define EXPECT_RESULT(call, expected) standin::test::expect_result((call), (expected), #call, __FILE__, __LINE__)
+#define EXPECT_SUCCESS(call) EXPECT_RESULT(call, ncclSuccess)
+
+// RAII over the host runtime.
+class ScopedStream {
+ public:
+  ScopedStream();
+  ~ScopedStream();
+  ScopedStream(const ScopedStream&) = delete;
+  ScopedStream& operator=(const ScopedStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  void synchronize() const;
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+void synchronize(cudaStream_t stream);
+
+// Waits until the communicator's asynchronous error is no longer ncclSuccess or ncclInProgress, and returns it.
+ncclResult_t wait_for_async_error(ncclComm_t comm);
+
+// Reproducible bytes that differ between ranks and between purposes.
+std::vector<std::uint8_t> pattern(std::size_t bytes, int rank, int purpose = 0);
+
+// Entries of a folder of /proc/self: "fd" or "task".
+std::size_t count_entries(const char* name);
+
+}  // namespace standin::test

@@ -1,0 +1,57 @@
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "codec/host_runtime.h"
+#include "test/support/backend.hpp"
+
+extern "C" const zipccl_host_runtime_v1 zipccl_host_runtime;
+
+namespace zipccl::test {
+
+namespace {
+
+void check(int result, const char* what) {
+  if (result != 0) {
+    std::fprintf(stderr, "host runtime: %s failed with %d\n", what, result);
+    std::_Exit(1);
+  }
+}
+
+class StandinBackend final : public Backend {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* pointer = nullptr;
+    check(zipccl_host_runtime.allocate(&pointer, bytes), "allocate");
+    return pointer;
+  }
+  void release(void* pointer) override { check(zipccl_host_runtime.release(pointer), "release"); }
+  cudaStream_t create_stream() override {
+    CUstream_st* stream = nullptr;
+    check(zipccl_host_runtime.stream_create(&stream), "stream_create");
+    return stream;
+  }
+  void destroy_stream(cudaStream_t stream) override {
+    check(zipccl_host_runtime.stream_destroy(stream), "stream_destroy");
+  }
+  void synchronize(cudaStream_t stream) override {
+    check(zipccl_host_runtime.stream_synchronize(stream), "stream_synchronize");
+  }
+  void upload(void* device, const void* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
+  void download(void* host, const void* device, std::size_t bytes) override { std::memcpy(host, device, bytes); }
+  void fill(void* device, std::uint8_t byte, std::size_t bytes) override { std::memset(device, byte, bytes); }
+  bool equal(const void* one, const void* other, std::size_t bytes) override {
+    return std::memcmp(one, other, bytes) == 0;
+  }
+  void copy(void* destination, const void* source, std::size_t bytes) override {
+    std::memcpy(destination, source, bytes);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(int) { return std::make_unique<StandinBackend>(); }
+
+int count_gpus() { return 0; }
+
+}  // namespace zipccl::test

@@ -1,0 +1,230 @@
+// The compressed all-gather on a loopback NCCL: chunks, overflow, faults from NCCL, from the device and on the wire.
+#include "collectives/all_gather.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "test/support/data.hpp"
+#include "test/unit/catch.hpp"
+#include "test/unit/loopback.hpp"
+
+using namespace zipccl;
+using namespace zipccl::collectives;
+using test::Data;
+using test::LoopbackDevice;
+using test::LoopbackRank;
+using test::LoopbackWorld;
+
+namespace {
+
+constexpr std::uint64_t staging_bytes = 2 << 20;
+
+struct RankState {
+  LoopbackRank rank;
+  LoopbackDevice device;
+  Statistics statistics;
+  Communicator communicator;
+  std::vector<std::uint16_t> output;
+  ncclResult_t result = ncclSuccess;
+  Status status = Status::ok;
+};
+
+// One test's ranks, made and then run as threads.
+class Ranks {
+ public:
+  explicit Ranks(int count, std::uint32_t pool_fraction = 16) : world(count) {
+    for (int rank = 0; rank < count; ++rank) {
+      states.push_back(std::make_unique<RankState>());
+      RankState& state = *states.back();
+      state.rank = {&world, rank, 0};
+      Communicator& communicator = state.communicator;
+      communicator.nccl = &test::loopback_table();
+      communicator.handle = state.rank.handle();
+      communicator.device = &state.device;
+      communicator.rank = rank;
+      communicator.rank_count = count;
+      communicator.agreement.pool_fraction = pool_fraction;
+      communicator.agreement.staging_bytes = staging_bytes;
+      communicator.agreement.all_gather = true;
+      communicator.statistics = &state.statistics;
+      REQUIRE(Staging::create(state.device, staging_bytes, count, &communicator.staging) == Status::ok);
+    }
+  }
+
+  // All ranks gather `count` values of `kind` each, in place.
+  void gather(std::uint64_t count, Data kind, std::uint64_t seed = 1) {
+    const auto ranks = static_cast<std::uint64_t>(world.rank_count);
+    expected.clear();
+    for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+      const auto shard = test::make_data(kind, count, seed * 100 + rank);
+      expected.insert(expected.end(), shard.begin(), shard.end());
+    }
+    std::vector<std::thread> threads;
+    for (auto& made : states) {
+      threads.emplace_back([this, count, &state = *made] {
+        state.output.assign(expected.size(), 0xDEAD);
+        const auto own = static_cast<std::uint64_t>(state.rank.rank) * count;
+        std::copy_n(expected.data() + own, count, state.output.data() + own);
+        const AllGatherCall call = {&state.communicator, state.output.data() + own, state.output.data(), count,
+                                    nullptr};
+        state.result = all_gather({&call, 1}, &state.status);
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
+
+  void require_equal() const {
+    for (const auto& state : states) {
+      REQUIRE(state->result == ncclSuccess);
+      REQUIRE(state->status == Status::ok);
+      REQUIRE((state->output == expected));
+    }
+  }
+
+  LoopbackWorld world;
+  std::vector<std::unique_ptr<RankState>> states;
+  std::vector<std::uint16_t> expected;
+};
+
+}  // namespace
+
+TEST_CASE("all-gather is exact for every rank count, size and kind of data") {
+  for (const int count : {2, 3, 5, 8}) {
+    Ranks ranks(count);
+    for (const std::uint64_t values : {1, 1023, 1024, 1025, 50000, 300001}) {
+      for (int kind = 0; kind < test::data_kinds; ++kind) {
+        CAPTURE(count, values, kind);
+        ranks.gather(values, static_cast<Data>(kind), values);
+        ranks.require_equal();
+      }
+    }
+  }
+}
+
+TEST_CASE("overflow travels only when a pool is too small") {
+  Ranks ranks(2, 0);
+  ranks.gather(100000, Data::zeros);
+  ranks.require_equal();
+  REQUIRE(ranks.world.broadcasts == 0);
+  ranks.gather(100000, Data::random);
+  ranks.require_equal();
+  REQUIRE(ranks.world.broadcasts == 2);
+  const Bucket& bucket = ranks.states[0]->statistics.bucket(Collective::all_gather, 400000);
+  REQUIRE(bucket.calls[0] == 2);
+  REQUIRE(bucket.overflow_chunks == 1);
+  REQUIRE(bucket.overflow_bytes > 90000);
+  REQUIRE(bucket.raw_bytes == 400000);
+  REQUIRE(bucket.wire_bytes > bucket.overflow_bytes);
+}
+
+TEST_CASE("large calls go in chunks of nearly equal size") {
+  Ranks ranks(2);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  REQUIRE(chunk > 0);
+  REQUIRE(chunk % codec::tile_values == 0);
+  ranks.gather(3 * chunk + 1, Data::mixture);
+  ranks.require_equal();
+  REQUIRE(ranks.world.gathers == 4);
+}
+
+TEST_CASE("an error from NCCL is returned as it is and stays") {
+  Ranks ranks(2);
+  ranks.world.fault_rank = 1;
+  ranks.world.fault_call = 1;
+  ranks.world.fault_result = ncclSystemError;
+  // Rank 0 must not wait for a rank that never comes: only rank 1 calls.
+  RankState& state = *ranks.states[1];
+  state.output.assign(2000, 0);
+  const AllGatherCall call = {&state.communicator, state.output.data() + 1000, state.output.data(), 1000, nullptr};
+  REQUIRE(all_gather({&call, 1}, &state.status) == ncclSystemError);
+  REQUIRE(state.status == Status::nccl_error);
+  REQUIRE(state.communicator.failure == ncclSystemError);
+  REQUIRE(all_gather({&call, 1}, &state.status) == ncclSystemError);
+}
+
+TEST_CASE("a corrupt byte of a header is found, never followed") {
+  // magic, version, dtype, count, sequence, chunk, pool
+  for (const std::size_t byte : {0, 4, 6, 8, 16, 24, 28}) {
+    Ranks ranks(2);
+    ranks.world.fault_rank = 1;
+    ranks.world.fault_call = 1;
+    ranks.world.fault_byte = byte;
+    ranks.gather(5000, Data::normal);
+    CAPTURE(byte);
+    REQUIRE(ranks.states[0]->result == ncclSuccess);
+    REQUIRE(ranks.states[1]->result == ncclInternalError);
+    REQUIRE(ranks.states[1]->status >= Status::bad_magic);
+    REQUIRE(ranks.states[1]->status <= Status::bad_tile);
+    REQUIRE(ranks.states[1]->communicator.failure == ncclInternalError);
+  }
+}
+
+TEST_CASE("a failing device ends the call with an error") {
+  for (int operation = 1; operation <= 4; ++operation) {
+    Ranks ranks(2);
+    RankState& state = *ranks.states[0];
+    state.device.fail_at = operation;
+    if (operation > 1) {  // past the encode both ranks have met in NCCL
+      ranks.gather(5000, Data::normal);
+      REQUIRE(ranks.states[1]->result == ncclSuccess);
+    } else {
+      state.output.assign(2000, 0);
+      const AllGatherCall call = {&state.communicator, state.output.data(), state.output.data(), 1000, nullptr};
+      state.result = all_gather({&call, 1}, &state.status);
+    }
+    CAPTURE(operation);
+    REQUIRE(state.result == ncclUnhandledCudaError);
+    REQUIRE(state.status == Status::device_error);
+  }
+}
+
+TEST_CASE("the host's wait ends with an abort or an asynchronous error") {
+  Ranks ranks(2);
+  ranks.states[0]->device.never_done = true;
+  SECTION("abort") { ranks.states[0]->communicator.aborted = true; }
+  SECTION("asynchronous error") {
+    ranks.world.fault_rank = 0;
+    ranks.world.fault_call = -1;
+    ranks.world.fault_result = ncclRemoteError;
+  }
+  ranks.gather(5000, Data::normal);
+  REQUIRE(ranks.states[0]->result != ncclSuccess);
+  REQUIRE(ranks.states[1]->result == ncclSuccess);
+}
+
+TEST_CASE("routes depend on what all ranks share") {
+  Ranks ranks(2);
+  Communicator& communicator = ranks.states[0]->communicator;
+  communicator.agreement.min_bytes = 4000;
+  REQUIRE(route_all_gather(communicator, 1000, ncclBfloat16) == Route::compressed);
+  REQUIRE(route_all_gather(communicator, 999, ncclBfloat16) == Route::small);
+  REQUIRE(route_all_gather(communicator, 0, ncclBfloat16) == Route::small);
+  REQUIRE(route_all_gather(communicator, 1000, ncclFloat16) == Route::dtype);
+  REQUIRE(route_all_gather(communicator, 1000, ncclUint8) == Route::dtype);
+  communicator.agreement.all_gather = false;
+  REQUIRE(route_all_gather(communicator, 1000, ncclBfloat16) == Route::disabled);
+}
+
+TEST_CASE("staging is refused whole") {
+  LoopbackDevice device;
+  std::unique_ptr<Staging> staging;
+  SECTION("too little memory") {
+    device.memory_limit = 1 << 20;
+    REQUIRE(Staging::create(device, 2 << 20, 2, &staging) == Status::out_of_memory);
+  }
+  SECTION("mapped memory fails after device memory") {
+    device.memory_limit = 2 << 20;
+    REQUIRE(Staging::create(device, 2 << 20, 1 << 4, &staging) != Status::ok);
+  }
+  SECTION("slots below the smallest chunk") {
+    REQUIRE(Staging::slot_bytes(1 << 20, 8) == 0);
+    REQUIRE(Staging::chunk_values(1 << 20, 8, 0) == 0);
+    REQUIRE(Staging::create(device, 1 << 20, 8, &staging) == Status::invalid_argument);
+  }
+  REQUIRE(staging == nullptr);
+  REQUIRE(device.allocations == 0);
+}

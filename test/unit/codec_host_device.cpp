@@ -1,0 +1,259 @@
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codec/host_device.hpp"
+#include "test/unit/catch.hpp"
+#include "test/unit/codec_messages.hpp"
+
+namespace zipccl::test {
+namespace {
+
+// A runtime whose streams only run when someone waits for them, so that tests see what is enqueued and what has run.
+struct FakeRuntime {
+  struct FakeEvent {
+    int pending = 0;
+  };
+  std::map<CUstream_st*, std::deque<std::function<void()>>> streams;
+  int failure = 0;  // what every function returns
+  int allocations = 0;
+
+  void run_all() {
+    for (auto& [stream, work] : streams) {
+      while (!work.empty()) {
+        const auto next = std::move(work.front());
+        work.pop_front();
+        next();
+      }
+    }
+  }
+};
+
+FakeRuntime fake;
+
+zipccl_host_runtime_v1 make_runtime() {
+  zipccl_host_runtime_v1 runtime{};
+  runtime.version = ZIPCCL_HOST_RUNTIME_VERSION;
+  runtime.size = sizeof(runtime);
+  runtime.allocate = [](void** pointer, std::size_t bytes) {
+    if (fake.failure != 0) {
+      return fake.failure;
+    }
+    *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    std::memset(*pointer, 0xEE, bytes);
+    ++fake.allocations;
+    return 0;
+  };
+  runtime.release = [](void* pointer) {
+    std::free(pointer);
+    --fake.allocations;
+    return 0;
+  };
+  runtime.stream_enqueue = [](CUstream_st* stream, void (*function)(void*), void* argument) {
+    if (fake.failure == 0) {
+      fake.streams[stream].push_back([=] { function(argument); });
+    }
+    return fake.failure;
+  };
+  runtime.event_create = [](void** event) {
+    *event = new FakeRuntime::FakeEvent;
+    return fake.failure;
+  };
+  runtime.event_destroy = [](void* event) {
+    delete static_cast<FakeRuntime::FakeEvent*>(event);
+    return fake.failure;
+  };
+  runtime.event_record = [](void* event, CUstream_st* stream) {
+    auto* fake_event = static_cast<FakeRuntime::FakeEvent*>(event);
+    if (fake.failure != 0) {
+      return fake.failure;
+    }
+    ++fake_event->pending;
+    fake.streams[stream].push_back([=] { --fake_event->pending; });
+    return 0;
+  };
+  runtime.event_query = [](void* event, int* done) {
+    *done = static_cast<FakeRuntime::FakeEvent*>(event)->pending == 0;
+    return fake.failure;
+  };
+  runtime.stream_wait_event = [](CUstream_st*, void*) { return fake.failure; };
+  runtime.device_synchronize = [] {
+    if (fake.failure == 0) {
+      fake.run_all();
+    }
+    return fake.failure;
+  };
+  return runtime;
+}
+
+const zipccl_host_runtime_v1 runtime = make_runtime();
+
+std::unique_ptr<codec::HostDevice> make_device() {
+  fake = {};
+  std::unique_ptr<codec::HostDevice> device;
+  REQUIRE(codec::HostDevice::create(&runtime, &device) == Status::ok);
+  return device;
+}
+
+CUstream_st* stream_of(std::uintptr_t number) { return reinterpret_cast<CUstream_st*>(number); }
+
+}  // namespace
+
+TEST_CASE("runtimes of another version are refused") {
+  std::unique_ptr<codec::HostDevice> device;
+  auto other = runtime;
+  other.version = 2;
+  CHECK(codec::HostDevice::create(&other, &device) == Status::unsupported);
+  other = runtime;
+  other.size = 8;
+  CHECK(codec::HostDevice::create(&other, &device) == Status::unsupported);
+  CHECK(codec::HostDevice::create(nullptr, &device) == Status::unsupported);
+  CHECK(device == nullptr);
+}
+
+TEST_CASE("what a host device says of itself") {
+  const auto device = make_device();
+  CHECK(device->ordinal() == 0);
+  CHECK(std::string(device->name()) == "host");
+  CHECK(device->total_memory() > 64u << 20);
+  bool active = true;
+  CHECK(device->capturing(stream_of(1), &active) == Status::ok);
+  CHECK_FALSE(active);
+}
+
+TEST_CASE("memory") {
+  const auto device = make_device();
+  void* plain = nullptr;
+  void* mapped = nullptr;
+  REQUIRE(device->allocate(&plain, 1000) == Status::ok);
+  REQUIRE(device->allocate_mapped(&mapped, 1000) == Status::ok);
+  const auto is_zero = [](const void* pointer) {
+    const auto* bytes = static_cast<const std::uint8_t*>(pointer);
+    return std::all_of(bytes, bytes + 1000, [](std::uint8_t byte) { return byte == 0; });
+  };
+  CHECK(is_zero(mapped));
+  CHECK_FALSE(is_zero(plain));
+  CHECK(device->clear(plain, 1000) == Status::ok);
+  CHECK(is_zero(plain));
+  device->release(plain);
+  device->release_mapped(mapped);
+  CHECK(fake.allocations == 0);
+  fake.failure = 2;
+  CHECK(device->allocate(&plain, 1000) == Status::out_of_memory);
+}
+
+TEST_CASE("work runs on its stream, after the call, from a copy of the job") {
+  const auto device = make_device();
+  const auto values = make_values(Fill::mixture, 5000, 3);
+  const auto layout = codec::Layout::of(values.size(), codec::max_pool_fraction);
+  Block message(layout.static_bytes);
+  std::vector<std::uint16_t> copied(values.size());
+  std::vector<std::uint16_t> out(values.size());
+  codec::MessageSummary summary{};
+  {
+    REQUIRE(device->copy(copied.data(), values.data(), values.size() * 2, stream_of(1)) == Status::ok);
+    codec::EncodeJob job;
+    job.values = copied.data();
+    job.count = values.size();
+    job.pool_fraction = codec::max_pool_fraction;
+    job.message = message.data();
+    job.sequence = 4;
+    REQUIRE(device->encode(job, stream_of(1)) == Status::ok);
+    job = {};
+    codec::DecodeJob decode_job;
+    decode_job.messages = message.data();
+    decode_job.message_count = 1;
+    decode_job.values = out.data();
+    decode_job.count = values.size();
+    decode_job.pool_fraction = codec::max_pool_fraction;
+    decode_job.sequence = 4;
+    decode_job.summaries = &summary;
+    REQUIRE(device->decode(decode_job, stream_of(1)) == Status::ok);
+    decode_job = {};
+  }
+  CHECK(fake.streams.at(stream_of(1)).size() == 3);
+  CHECK(out == std::vector<std::uint16_t>(values.size()));
+  REQUIRE(device->synchronize() == Status::ok);
+  CHECK(out == values);
+  CHECK(summary.status == 0);
+  CHECK(summary.escapes > 0);
+}
+
+TEST_CASE("more jobs in flight than the free list holds, more than once") {
+  const auto device = make_device();
+  constexpr std::size_t jobs = 3 * codec::HostDevice::first_jobs;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<int> from(jobs);
+    std::vector<int> to(jobs, -1);
+    for (std::size_t i = 0; i < jobs; ++i) {
+      from[i] = static_cast<int>(i);
+      REQUIRE(device->copy(&to[i], &from[i], sizeof(int), stream_of(1 + i % 3)) == Status::ok);
+    }
+    REQUIRE(device->synchronize() == Status::ok);
+    CHECK(from == to);
+  }
+}
+
+TEST_CASE("a device that goes waits for its work") {
+  auto device = make_device();
+  int from = 5;
+  int to = 0;
+  REQUIRE(device->copy(&to, &from, sizeof(int), stream_of(1)) == Status::ok);
+  CHECK(to == 0);
+  device.reset();
+  CHECK(to == 5);
+}
+
+TEST_CASE("bad jobs are refused before anything is enqueued") {
+  const auto device = make_device();
+  codec::EncodeJob encode_job;
+  CHECK(device->encode(encode_job, stream_of(1)) == Status::invalid_argument);
+  codec::DecodeJob decode_job;
+  decode_job.message_count = 1;
+  CHECK(device->decode(decode_job, stream_of(1)) == Status::invalid_argument);
+  CHECK(fake.streams.empty());
+}
+
+TEST_CASE("events") {
+  const auto device = make_device();
+  codec::Event event = nullptr;
+  REQUIRE(device->create_event(&event) == Status::ok);
+  bool done = false;
+  CHECK(device->query(event, &done) == Status::ok);
+  CHECK(done);
+  CHECK(device->record(event, stream_of(1)) == Status::ok);
+  CHECK(device->query(event, &done) == Status::ok);
+  CHECK_FALSE(done);
+  CHECK(device->wait(event, stream_of(2)) == Status::ok);
+  CHECK(device->synchronize() == Status::ok);
+  CHECK(device->query(event, &done) == Status::ok);
+  CHECK(done);
+  device->destroy_event(event);
+}
+
+TEST_CASE("a failing runtime is a device error with a text") {
+  const auto device = make_device();
+  int word = 0;
+  fake.failure = 7;
+  CHECK(device->copy(&word, &word, sizeof(word), stream_of(1)) == Status::device_error);
+  CHECK(std::string(device->last_error()) == "host runtime: stream_enqueue returned 7");
+  CHECK(device->synchronize() == Status::device_error);
+  CHECK(std::string(device->last_error()) == "host runtime: device_synchronize returned 7");
+  bool done = false;
+  FakeRuntime::FakeEvent event;
+  CHECK(device->query(&event, &done) == Status::device_error);
+  CHECK(device->record(&event, stream_of(1)) == Status::device_error);
+  CHECK(device->wait(&event, stream_of(1)) == Status::device_error);
+  fake.failure = 0;
+  // Nothing that failed was left in flight.
+  CHECK(device->copy(&word, &word, sizeof(word), stream_of(1)) == Status::ok);
+  CHECK(device->synchronize() == Status::ok);
+}
+
+}  // namespace zipccl::test

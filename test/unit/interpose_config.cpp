@@ -1,0 +1,107 @@
+#include <unistd.h>
+
+#include <string>
+
+#include "interpose/config.hpp"
+#include "interpose/log.hpp"
+#include "test/unit/catch.hpp"
+
+using namespace zipccl::interpose;
+using zipccl::collectives::Agreement;
+using zipccl::collectives::Exchange;
+
+TEST_CASE("an empty environment gives the documented defaults") {
+  const Configuration own = parse_configuration({});
+  CHECK(own.errors.empty());
+  CHECK(own.warnings.empty());
+  CHECK(own.settings.enabled);
+  CHECK(own.settings.collectives.all_gather);
+  CHECK(!own.settings.min_bytes.has_value());
+  CHECK(own.settings.exchange == Exchange::exact);
+  CHECK(own.settings.staging_bytes == 128u << 20);
+  CHECK(!own.settings.ignore_max_connections);
+  CHECK(own.settings.report_directory.empty());
+  CHECK(own.settings.debug == LogLevel::warn);
+  const Agreement agreed = own.agreement(7);
+  CHECK(agreed.staging_bytes == 7);
+  CHECK(agreed.all_gather);
+  CHECK(agreed.min_bytes > 0);
+  CHECK(agreed.pool_fraction == 262);  // 8 permille of 512 KiB in units of 16 bytes
+}
+
+TEST_CASE("accepted values") {
+  CHECK(!parse_configuration({{"ZIPCCL", "off"}}).settings.enabled);
+  CHECK(!parse_configuration({{"ZIPCCL_COLLECTIVES", "none"}}).settings.collectives.any());
+  CHECK(parse_configuration({{"ZIPCCL_COLLECTIVES", "allgather,allgather"}}).settings.collectives.all_gather);
+  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "0"}}).agreement(0).min_bytes == 0);
+  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "3K"}}).agreement(0).min_bytes == 3072);
+  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "2M"}}).agreement(0).min_bytes == 2u << 20);
+  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "5G"}}).agreement(0).min_bytes == std::uint64_t{5} << 30);
+  CHECK(parse_configuration({{"ZIPCCL_STAGING_MB", "1"}}).settings.staging_bytes == 1u << 20);
+  CHECK(parse_configuration({{"ZIPCCL_POOL", "0"}}).agreement(0).pool_fraction == 0);
+  CHECK(parse_configuration({{"ZIPCCL_POOL", "500"}}).agreement(0).pool_fraction == 16384);
+  CHECK(parse_configuration({{"ZIPCCL_IGNORE_MAX_CONNECTIONS", "1"}}).settings.ignore_max_connections);
+  CHECK(parse_configuration({{"ZIPCCL_DEBUG", "TRACE"}}).settings.debug == LogLevel::trace);
+  CHECK(parse_configuration({{"ZIPCCL_REPORT", "/tmp/a b"}}).settings.report_directory == "/tmp/a b");
+}
+
+TEST_CASE("an empty value is an unset one") {
+  const Configuration own = parse_configuration({{"ZIPCCL", ""}, {"ZIPCCL_POOL", ""}});
+  CHECK(own.errors.empty());
+  CHECK(own.settings.enabled);
+  CHECK(own.given.empty());
+}
+
+TEST_CASE("a wrong value is one error that says what is accepted, and leaves the default") {
+  const auto [name, value] = GENERATE(table<std::string, std::string>({{"ZIPCCL", "yes"},
+                                                                       {"ZIPCCL_COLLECTIVES", "allreduce"},
+                                                                       {"ZIPCCL_COLLECTIVES", "allgather,"},
+                                                                       {"ZIPCCL_COLLECTIVES", "none,allgather"},
+                                                                       {"ZIPCCL_MIN_BYTES", "-1"},
+                                                                       {"ZIPCCL_MIN_BYTES", "1.5M"},
+                                                                       {"ZIPCCL_MIN_BYTES", "M"},
+                                                                       {"ZIPCCL_MIN_BYTES", "18446744073709551615G"},
+                                                                       {"ZIPCCL_EXCHANGE", "static"},
+                                                                       {"ZIPCCL_STAGING_MB", "0"},
+                                                                       {"ZIPCCL_STAGING_MB", "65537"},
+                                                                       {"ZIPCCL_POOL", "501"},
+                                                                       {"ZIPCCL_IGNORE_MAX_CONNECTIONS", "yes"},
+                                                                       {"ZIPCCL_DEBUG", "info"}}));
+  CAPTURE(name, value);
+  const Configuration own = parse_configuration({{name, value}});
+  REQUIRE(own.errors.size() == 1);
+  CHECK(own.errors[0].find(name + "=" + value + " is not accepted; use ") == 0);
+  CHECK(own.route_settings() == parse_configuration({}).route_settings());
+}
+
+TEST_CASE("an unknown variable is one warning with the nearest known name") {
+  const Configuration own = parse_configuration({{"ZIPCCL_COLECTIVES", "x"}, {"ZIPCCLX", "not ours"}, {"PATH", "/"}});
+  CHECK(own.errors.empty());
+  REQUIRE(own.warnings.size() == 1);
+  CHECK(own.warnings[0].find("ZIPCCL_COLECTIVES") != std::string::npos);
+  CHECK(own.warnings[0].find("ZIPCCL_COLLECTIVES") != std::string::npos);
+}
+
+TEST_CASE("settings that decide routes are canonical, and others do not count") {
+  const auto routes = [](const Environment& environment) { return parse_configuration(environment).route_settings(); };
+  const auto standard = routes({});
+  CHECK(routes({{"ZIPCCL_MIN_BYTES", "1M"}}) == routes({{"ZIPCCL_MIN_BYTES", "1024K"}}));
+  CHECK(routes({{"ZIPCCL_COLLECTIVES", "allgather"}}) == standard);
+  for (const Environment& local : {Environment{{"ZIPCCL_DEBUG", "INFO"}}, Environment{{"ZIPCCL_REPORT", "/tmp"}},
+                                   Environment{{"ZIPCCL_STAGING_MB", "64"}}, Environment{{"ZIPCCL_NCCL_LIB", "x"}}}) {
+    CHECK(routes(local) == standard);
+  }
+  for (const Environment& shared :
+       {Environment{{"ZIPCCL_MIN_BYTES", "1"}}, Environment{{"ZIPCCL_COLLECTIVES", "none"}},
+        Environment{{"ZIPCCL_POOL", "9"}}, Environment{{"ZIPCCL_IGNORE_MAX_CONNECTIONS", "1"}}}) {
+    CHECK(routes(shared) != standard);
+  }
+}
+
+TEST_CASE("log file names expand %h and %p, and nothing else") {
+  const std::string host = log::host_name();
+  const std::string process = std::to_string(getpid());
+  CHECK(log::expand_pattern("/tmp/%h/%p.log") == "/tmp/" + host + "/" + process + ".log");
+  CHECK(log::expand_pattern("100%") == "100%");
+  CHECK(log::expand_pattern("%x%%p") == "%x%" + process);
+}

@@ -1,0 +1,201 @@
+#include <string>
+#include <vector>
+
+#include "interpose/group.hpp"
+#include "interpose/process.hpp"
+#include "test/unit/catch.hpp"
+
+using namespace zipccl::interpose;
+
+namespace {
+
+// A NCCL that writes down what is called and fails on demand.
+std::vector<std::string> calls;
+ncclResult_t start_result = ncclSuccess;
+ncclResult_t end_result = ncclSuccess;
+ncclResult_t all_gather_result = ncclSuccess;
+std::vector<std::size_t> all_gather_sizes;
+
+ncclResult_t note(const std::string& text, ncclResult_t result = ncclSuccess) {
+  calls.push_back(RealCall::active() ? text : text + " outside a real call");
+  return result;
+}
+
+NcclTable fake_nccl() {
+  calls.clear();
+  all_gather_sizes.clear();
+  start_result = end_result = all_gather_result = ncclSuccess;
+  NcclTable table;
+  table.ncclGroupStart = [] { return note("start", start_result); };
+  table.ncclGroupEnd = [] { return note("end", end_result); };
+  table.ncclGroupSimulateEnd = [](ncclSimInfo_t*) { return note("simulate", end_result); };
+  table.ncclAllGather = [](const void*, void*, size_t count, ncclDataType_t, ncclComm_t, cudaStream_t) {
+    return note("all-gather " + std::to_string(count));
+  };
+  return table;
+}
+
+ncclResult_t run_all_gathers(std::span<const CompressedAllGather> gathers) {
+  calls.emplace_back("compressed");
+  for (const CompressedAllGather& gather : gathers) {
+    all_gather_sizes.push_back(gather.call.count);
+  }
+  return all_gather_result;
+}
+
+RecordedCall native(std::string name, ncclResult_t result = ncclSuccess) {
+  return NativeCall([=](const NcclTable&) { return note(name, result); });
+}
+
+RecordedCall compressed(std::uint64_t count) {
+  auto owner = std::make_shared<CommState>();
+  CompressedAllGather gather{{}, ncclBfloat16, owner};
+  gather.call.communicator = &owner->communicator;
+  gather.call.count = count;
+  return gather;
+}
+
+using Calls = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("without a compressing communicator calls are not recorded") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, false) == ncclSuccess);
+  CHECK(Group::open());
+  CHECK(!Group::recording());
+  CHECK(Group::start(nccl, true) == ncclSuccess);  // counts for an outermost group alone
+  CHECK(!Group::recording());
+  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::open());
+  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(!Group::open());
+  CHECK(calls == Calls{"start", "start", "end", "end"});
+}
+
+TEST_CASE("compressed calls go first, then the others in program order as one real group") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::recording());
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::add(compressed(10)) == ncclSuccess);
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("receive")) == ncclSuccess);
+  CHECK(Group::add(compressed(20)) == ncclSuccess);
+  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::add(native("reduce")) == ncclSuccess);
+  CHECK(calls.empty());
+  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(!Group::open());
+  CHECK(calls == Calls{"compressed", "start", "send", "receive", "reduce", "end"});
+  CHECK(all_gather_sizes == std::vector<std::size_t>{10, 20});
+}
+
+TEST_CASE("no real group is opened for nothing") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(calls.empty());
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(compressed(1)) == ncclSuccess);
+  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(calls == Calls{"compressed"});
+}
+
+TEST_CASE("an error inside a recording group drops all of it and is the group's result") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::add(compressed(1)) == ncclSuccess);
+  Group::poison(ncclInvalidUsage);
+  Group::poison(ncclSystemError);
+  CHECK(Group::add(native("receive")) == ncclInvalidUsage);
+  CHECK(Group::end(nccl, run_all_gathers) == ncclInvalidUsage);
+  CHECK(calls.empty());
+  // The next group knows nothing of it.
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(calls == Calls{"start", "send", "end"});
+}
+
+TEST_CASE("errors of the real calls") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  SECTION("a compressed call fails: nothing else is issued") {
+    all_gather_result = ncclInternalError;
+    CHECK(Group::add(compressed(1)) == ncclSuccess);
+    CHECK(Group::add(native("send")) == ncclSuccess);
+    CHECK(Group::end(nccl, run_all_gathers) == ncclInternalError);
+    CHECK(calls == Calls{"compressed"});
+  }
+  SECTION("a native call fails: the rest is left out and the real group closed") {
+    end_result = ncclSystemError;
+    CHECK(Group::add(native("send", ncclInvalidArgument)) == ncclSuccess);
+    CHECK(Group::add(native("receive")) == ncclSuccess);
+    CHECK(Group::end(nccl, run_all_gathers) == ncclInvalidArgument);
+    CHECK(calls == Calls{"start", "send", "end"});
+  }
+  SECTION("a nonblocking communicator's call is no failure") {
+    end_result = ncclInProgress;
+    CHECK(Group::add(native("send", ncclInProgress)) == ncclSuccess);
+    CHECK(Group::add(native("receive")) == ncclSuccess);
+    CHECK(Group::end(nccl, run_all_gathers) == ncclInProgress);
+    CHECK(calls == Calls{"start", "send", "receive", "end"});
+  }
+  SECTION("the real group does not open") {
+    start_result = ncclSystemError;
+    CHECK(Group::add(native("send")) == ncclSuccess);
+    CHECK(Group::end(nccl, run_all_gathers) == ncclSystemError);
+    CHECK(calls == Calls{"start"});
+  }
+  CHECK(!Group::open());
+}
+
+TEST_CASE("a group that does not open leaves none behind") {
+  const NcclTable nccl = fake_nccl();
+  start_result = ncclSystemError;
+  CHECK(Group::start(nccl, false) == ncclSystemError);
+  CHECK(!Group::open());
+}
+
+TEST_CASE("an end without a start is the real NCCL's to answer") {
+  const NcclTable nccl = fake_nccl();
+  end_result = ncclInvalidUsage;
+  CHECK(Group::end(nccl, run_all_gathers) == ncclInvalidUsage);
+  CHECK(calls == Calls{"end"});
+  CHECK(!Group::open());
+}
+
+TEST_CASE("a simulated end issues everything natively, and compressed calls too") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::add(compressed(30)) == ncclSuccess);
+  CHECK(Group::simulate_end(nccl, nullptr) == ncclSuccess);
+  CHECK(calls == Calls{"start", "all-gather 30", "send", "simulate"});
+  CHECK(!Group::open());
+}
+
+TEST_CASE("completions run after the outermost end, see its result and may change it") {
+  const NcclTable nccl = fake_nccl();
+  const bool record = GENERATE(false, true);
+  CAPTURE(record);
+  std::vector<ncclResult_t> seen;
+  const auto complete = [&seen](ncclResult_t replacement) {
+    return [&seen, replacement](ncclResult_t result) {
+      CHECK(!Group::open());
+      seen.push_back(result);
+      return result != ncclSuccess ? result : replacement;
+    };
+  };
+  CHECK(Group::start(nccl, record) == ncclSuccess);
+  CHECK(Group::start(nccl, record) == ncclSuccess);
+  Group::at_end(complete(ncclSuccess));
+  Group::at_end(complete(ncclRemoteError));
+  Group::at_end(complete(ncclSuccess));
+  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(seen.empty());
+  CHECK(Group::end(nccl, run_all_gathers) == ncclRemoteError);
+  CHECK(seen == std::vector<ncclResult_t>{ncclSuccess, ncclSuccess, ncclRemoteError});
+}

@@ -1,0 +1,157 @@
+#include <cstdlib>
+#include <cstring>
+
+#include "interpose/staging_pool.hpp"
+#include "test/unit/catch.hpp"
+
+using namespace zipccl;
+using namespace zipccl::interpose;
+using collectives::Staging;
+
+namespace {
+
+constexpr std::uint64_t mebibyte = 1 << 20;
+
+// Host memory and one switch for all events.
+class FakeDevice final : public codec::Device {
+ public:
+  explicit FakeDevice(std::uint64_t memory) : memory_(memory) {}
+
+  bool done = true;      // what every event answers
+  bool refuses = false;  // no memory
+  int allocations = 0;
+
+  int ordinal() const override { return 0; }
+  const char* name() const override { return "fake"; }
+  const char* last_error() const override { return ""; }
+  std::uint64_t total_memory() const override { return memory_; }
+  Status allocate(void** pointer, std::size_t bytes) override {
+    if (refuses) {
+      return Status::out_of_memory;
+    }
+    *pointer = std::malloc(bytes);
+    ++allocations;
+    return Status::ok;
+  }
+  void release(void* pointer) override {
+    std::free(pointer);
+    --allocations;
+  }
+  Status allocate_mapped(void** pointer, std::size_t bytes) override { return allocate(pointer, bytes); }
+  void release_mapped(void* pointer) override { release(pointer); }
+  Status clear(void* pointer, std::size_t bytes) override {
+    std::memset(pointer, 0, bytes);
+    return Status::ok;
+  }
+  Status create_event(codec::Event* event) override {
+    *event = this;
+    return Status::ok;
+  }
+  void destroy_event(codec::Event) override {}
+  Status record(codec::Event, codec::Stream) override { return Status::ok; }
+  Status query(codec::Event, bool* answer) override {
+    *answer = done;
+    return Status::ok;
+  }
+  Status wait(codec::Event, codec::Stream) override { return Status::ok; }
+  Status copy(void*, const void*, std::size_t, codec::Stream) override { return Status::ok; }
+  Status capturing(codec::Stream, bool* active) override {
+    *active = false;
+    return Status::ok;
+  }
+  Status synchronize() override { return Status::ok; }
+  Status encode(const codec::EncodeJob&, codec::Stream) override { return Status::ok; }
+  Status decode(const codec::DecodeJob&, codec::Stream) override { return Status::ok; }
+
+ private:
+  std::uint64_t memory_;
+};
+
+CommPointer used_state(StagingPool& pool, FakeDevice& device) {
+  auto state = std::make_shared<CommState>();
+  std::string why;
+  REQUIRE(pool.reserve(device, 4 * mebibyte, 2, &state->communicator.staging, &why) == Status::ok);
+  state->communicator.device = &device;
+  REQUIRE(state->communicator.staging->end(nullptr) == Status::ok);
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("the cap is 2 % of the device, at most 1 GiB") {
+  CHECK(StagingPool::cap(FakeDevice(1000 * mebibyte)) == 20 * mebibyte);
+  CHECK(StagingPool::cap(FakeDevice(140 * 1024 * mebibyte)) == 1024 * mebibyte);
+}
+
+TEST_CASE("reservations share the cap: the last one gets the rest, then none") {
+  FakeDevice device(500 * mebibyte);  // cap 10 MiB
+  StagingPool pool;
+  std::unique_ptr<Staging> first, second, third;
+  std::string why;
+  CHECK(pool.reserve(device, 8 * mebibyte, 2, &first, &why) == Status::ok);
+  CHECK(first->bytes() == 8 * mebibyte);
+  CHECK(pool.reserve(device, 8 * mebibyte, 2, &second, &why) == Status::ok);
+  CHECK(second->bytes() == 2 * mebibyte);
+  CHECK(pool.reserve(device, 8 * mebibyte, 2, &third, &why) == Status::out_of_memory);
+  CHECK(why.find("8 MiB wanted, 10 of at most 10 MiB used") != std::string::npos);
+  pool.release(device, std::move(first));
+  CHECK(pool.reserve(device, 8 * mebibyte, 2, &third, &why) == Status::ok);
+  pool.release(device, std::move(second));
+  pool.release(device, std::move(third));
+  CHECK(device.allocations == 0);
+}
+
+TEST_CASE("a device without memory leaves the cap as it was") {
+  FakeDevice device(500 * mebibyte);
+  StagingPool pool;
+  std::unique_ptr<Staging> staging;
+  std::string why;
+  device.refuses = true;
+  CHECK(pool.reserve(device, 10 * mebibyte, 2, &staging, &why) == Status::out_of_memory);
+  CHECK(why.find("cannot reserve 10 MiB") != std::string::npos);
+  device.refuses = false;
+  CHECK(pool.reserve(device, 10 * mebibyte, 2, &staging, &why) == Status::ok);
+  pool.release(device, std::move(staging));
+}
+
+TEST_CASE("too many ranks for the room") {
+  FakeDevice device(500 * mebibyte);
+  StagingPool pool;
+  std::unique_ptr<Staging> staging;
+  std::string why;
+  CHECK(pool.reserve(device, 1 * mebibyte, 100, &staging, &why) == Status::out_of_memory);
+  CHECK(why.find("too little for 100 ranks") != std::string::npos);
+  CHECK(staging == nullptr);
+}
+
+TEST_CASE("retired staging is freed when its work is done and nobody holds it") {
+  FakeDevice device(500 * mebibyte);
+  StagingPool pool;
+  CommPointer state = used_state(pool, device);
+  const int before = device.allocations;
+  REQUIRE(before > 0);
+  SECTION("work in flight") {
+    device.done = false;
+    pool.retire(std::move(state));
+    pool.reclaim();
+    CHECK(device.allocations == before);
+    device.done = true;
+    pool.reclaim();
+    CHECK(device.allocations == 0);
+  }
+  SECTION("a thread inside a call") {
+    CommPointer caller = state;
+    pool.retire(std::move(state));
+    pool.reclaim();
+    CHECK(device.allocations == before);
+    caller.reset();
+    pool.reclaim();
+    CHECK(device.allocations == 0);
+  }
+  SECTION("a call failed: no event says what it left behind") {
+    state->communicator.failure = ncclInternalError;
+    pool.retire(std::move(state));
+    pool.reclaim();
+    CHECK(device.allocations == before);
+  }
+}
