@@ -1,0 +1,1 @@
+"""The zipccl command's parts."""

@@ -1,0 +1,189 @@
+"""zipccl ab: the same job without and with zipccl, in turn, in fresh processes."""
+
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from zipccl_cli import logs, paths, reports
+from zipccl_cli.table import format_table, size_text
+
+SIDES = ("off", "on")
+
+
+class Run:
+    """One execution of the job."""
+
+    def __init__(self, side, number, status, seconds, parsed, log):
+        self.side, self.number, self.status, self.seconds = side, number, status, seconds
+        self.parsed, self.log = parsed, log
+
+
+def _environment(side, library, report_folder):
+    environment = dict(os.environ)
+    if side == "on":
+        environment["LD_PRELOAD"] = paths.with_preload(library)
+        environment["ZIPCCL_REPORT"] = str(report_folder)
+    else:
+        environment.pop("ZIPCCL_REPORT", None)
+        environment["LD_PRELOAD"] = paths.without_preload()
+        if not environment["LD_PRELOAD"]:
+            del environment["LD_PRELOAD"]
+    return environment
+
+
+def _execute(command, side, number, options, library, folder):
+    report_folder = folder / f"reports-{number}"
+    report_folder.mkdir(exist_ok=True)
+    log = folder / f"{side}-{number}.log"
+    started = time.monotonic()
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT,
+                                   env=_environment(side, library, report_folder))
+        try:
+            status = process.wait(timeout=options.timeout)
+        except subprocess.TimeoutExpired:
+            status = 124
+            _stop(process)
+        except BaseException:
+            _stop(process)
+            raise
+    parsed = logs.parse(log.read_text(errors="replace").splitlines(), options.parse)
+    return Run(side, number, status, time.monotonic() - started, parsed, log)
+
+
+def _stop(process):
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _why_unusable(run):
+    if run.status != 0:
+        ending = "took too long" if run.status == 124 else f"ended with status {run.status}"
+        return f"the run {ending}"
+    if not run.parsed.results:
+        return "no losses found in its output: name the format with --parse"
+    return None
+
+
+def _side_summary(runs, skip):
+    medians = [run.parsed.median_time(skip) for run in runs]
+    medians = [median for median in medians if median is not None]
+    if not medians:
+        return {"runs": len(runs)}
+    middle = statistics.median(medians)
+    return {"runs": len(runs), "step_ms": middle, "step_ms_of_runs": medians,
+            "spread": (max(medians) - min(medians)) / middle}
+
+
+def summarize(runs, skip):
+    """What all runs together say; pure. `identical`: True, False, or None if the runs without zipccl already differ."""
+    sides = {side: [run for run in runs if run.side == side] for side in SIDES}
+    reference = sides["off"][0].parsed
+    deterministic = all(run.parsed.same_results(reference) for run in sides["off"])
+    identical = all(run.parsed.same_results(reference) for run in sides["on"])
+    summary = {side: _side_summary(sides[side], skip) for side in SIDES}
+    off, on = (summary[side].get("step_ms") for side in SIDES)
+    return {
+        **summary, "deterministic": deterministic, "identical": identical if deterministic else None,
+        "steps": len(reference.results), "hashes": reference.hashes,
+        "speedup": off / on if off and on else None, "noise": summary["off"].get("spread"),
+    }
+
+
+def _first_difference(runs):
+    reference = next(run for run in runs if run.side == "off").parsed
+    for run in runs:
+        for step, result in sorted(reference.results.items()):
+            other = run.parsed.results.get(step)
+            if other != result:
+                return f"run {run.number} ({run.side}): step {step} gave {other}, the first run {result}"
+        for name, value in reference.hashes.items():
+            if run.parsed.hashes.get(name) != value:
+                other = run.parsed.hashes.get(name)
+                return f"run {run.number} ({run.side}): {name} hash {other}, the first run {value}"
+    return "a run printed steps or hashes that the first did not"
+
+
+def format_summary(summary, traffic, runs):
+    rows = []
+    for side in SIDES:
+        part = summary[side]
+        time_cells = ["-", "-"]
+        if "step_ms" in part:
+            time_cells = [f"{part['step_ms']:.2f}", f"{100 * part['spread']:.1f} %"]
+        wire = [size_text(traffic[key]) if side == "on" and traffic else "-" for key in ("raw_bytes", "wire_bytes")]
+        ratio = f"{traffic['ratio']:.3f}" if side == "on" and traffic and traffic["ratio"] else "-"
+        rows.append([side, str(part["runs"]), *time_cells, *wire, ratio])
+    header = ["zipccl", "runs", f"ms per {runs[0].parsed.unit}", "spread", "raw bytes", "wire bytes", "ratio"]
+    lines = [format_table(header, rows)]
+    if summary["speedup"] is not None:
+        lines.append(f"speedup {summary['speedup']:.3f}, noise (spread of the runs without zipccl) "
+                     f"{100 * summary['noise']:.1f} %")
+    if summary["identical"]:
+        hashes = f" and {len(summary['hashes'])} hashes" if summary["hashes"] else ""
+        lines.append(f"identical: {summary['steps']} losses{hashes} in all {len(runs)} runs")
+    elif summary["identical"] is None:
+        lines.append(f"cannot compare: the runs without zipccl differ among themselves; {_first_difference(runs)}")
+    else:
+        lines.append(f"DIFFERENT: {_first_difference(runs)}")
+    return "\n".join(lines)
+
+
+def _run_all(options, command, library, folder):
+    runs = []
+    for number in range(1, 2 * options.repeat + 1):
+        side = SIDES[(number - 1) % 2]
+        run = _execute(command, side, number, options, library, folder)
+        print(f"run {number} of {2 * options.repeat}, {side}: {len(run.parsed.results)} steps, {run.seconds:.1f} s",
+              file=sys.stderr, flush=True)
+        reason = _why_unusable(run)
+        if reason:
+            tail = run.log.read_text(errors="replace").splitlines()[-20:]
+            print("\n".join(["", *tail, "", f"zipccl: run {number} ({side}): {reason}; its log ends as above"]),
+                  file=sys.stderr)
+            return runs, False
+        runs.append(run)
+    return runs, True
+
+
+def main(options, command):
+    logs.parse([], options.parse)  # a wrong expression is found before the first run
+    library = paths.library(options.lib)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="zipccl-ab-"))
+    try:
+        runs, complete = _run_all(options, command, library, folder)
+        if not complete:
+            return 1
+        last_reports = folder / f"reports-{runs[-1].number}"
+        traffic = reports.traffic(last_reports)
+        summary = summarize(runs, options.skip_steps)
+        print(format_summary(summary, traffic, runs))
+        compressed = bool(traffic and traffic["wire_bytes"])
+        if not compressed:
+            print("; ".join(["no call was compressed", *reports.reasons(last_reports)]))
+        if options.reports:
+            _keep(last_reports, pathlib.Path(options.reports))
+        if options.json:
+            record = {"command": command, **summary, "traffic": traffic,
+                      "runs": [{"side": run.side, "seconds": run.seconds, "times_ms": run.parsed.times,
+                                "losses": run.parsed.results, "hashes": run.parsed.hashes} for run in runs]}
+            pathlib.Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
+        return 0 if summary["identical"] and (compressed or not options.must_compress) else 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep(source, target):
+    target.mkdir(parents=True, exist_ok=True)
+    for report in source.glob("*.json"):
+        shutil.copy(report, target / report.name)

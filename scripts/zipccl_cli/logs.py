@@ -1,0 +1,74 @@
+"""Losses, step times and hashes from what training jobs print."""
+
+import re
+import statistics
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+HASH = re.compile(r"(\w[\w ]*?) (?:sha256|hash):? ([0-9a-f]{16,64})\b")
+
+# Named groups: step, loss, and time_ms or tps (tokens per second).
+FORMATS = {
+    "job": r"\bstep (?P<step>\d+) loss (?P<loss>\S+) time_ms (?P<time_ms>[\d.]+)",
+    "torchtitan": r"step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>[-\d.naif]+)\s+grad_norm:\s*(?P<norm>[-\d.naif]+)"
+                  r".*?tps:\s*(?P<tps>[\d,]+)",
+    "megatron": r"iteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*(?P<time_ms>[\d.]+)"
+                r".*?lm loss:\s*(?P<loss>[-+\d.Enaif]+)(?:.*?grad norm:\s*(?P<norm>[-+\d.Enaif]+))?",
+}
+
+
+class Parsed:
+    """What one run printed. `results` holds, per step, the loss (and gradient norm) as text: compared literally."""
+
+    def __init__(self):
+        self.results, self.times, self.hashes = {}, {}, {}
+        self.unit = "step"  # what a time is for
+
+    def median_time(self, skip):
+        """Median time of a unit in milliseconds, without the first `skip` steps."""
+        steps = sorted(self.times)[skip:]
+        return statistics.median(self.times[step] for step in steps) if steps else None
+
+    def same_results(self, other):
+        return self.results == other.results and self.hashes == other.hashes
+
+
+def pattern(name):
+    """A name of FORMATS, or a regular expression of the user's."""
+    expression = re.compile(FORMATS.get(name, name))
+    if not {"step", "loss"} <= set(expression.groupindex):
+        raise ValueError(f"'{name}' is none of {', '.join(FORMATS)}, auto, and no regular expression with the named "
+                         "groups step and loss (and time_ms)")
+    return expression
+
+
+def parse(lines, name="auto"):
+    names = list(FORMATS) if name == "auto" else [name]
+    expressions = [pattern(each) for each in names]
+    parsed = Parsed()
+    for line in lines:
+        line = ANSI.sub("", line)
+        for expression in expressions:
+            match = expression.search(line)
+            if match:
+                _add_step(parsed, match.groupdict())
+                break
+        else:
+            match = HASH.search(line)
+            if match:
+                parsed.hashes[match.group(1)] = match.group(2)
+    return parsed
+
+
+def _add_step(parsed, groups):
+    step = int(groups["step"])
+    result = groups["loss"] if groups.get("norm") is None else f"{groups['loss']} norm {groups['norm']}"
+    # Several ranks may print a step: they count as one result, whatever their order.
+    seen = parsed.results.setdefault(step, [])
+    if result not in seen:
+        seen.append(result)
+        seen.sort()
+    if groups.get("time_ms"):
+        parsed.times[step] = float(groups["time_ms"])
+    elif groups.get("tps"):
+        parsed.times[step] = 1e6 / float(groups["tps"].replace(",", ""))
+        parsed.unit = "1,000 tokens"

@@ -1,0 +1,88 @@
+"""Command line of zipccl."""
+
+import argparse
+import os
+import signal
+import sys
+
+from zipccl_cli import ab, one_gpu, paths, perf
+
+
+def split_command(arguments):
+    """Splits at the first `--`: (options, command)."""
+    if "--" in arguments:
+        at = arguments.index("--")
+        return arguments[:at], arguments[at + 1 :]
+    return arguments, []
+
+
+def run_command(options, command):
+    environment = {**os.environ, "LD_PRELOAD": paths.with_preload(paths.library(options.lib))}
+    os.execvpe(command[0], command, environment)
+
+
+def ranks_command(options, command):
+    return one_gpu.run(command, options.ranks, share=True if options.share_gpu else None, timeout=options.timeout)
+
+
+def parser():
+    top = argparse.ArgumentParser(prog="zipccl", description="Lossless compression of NCCL collectives.")
+    commands = top.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a job with zipccl: zipccl run -- COMMAND")
+    run.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
+    run.set_defaults(call=run_command, takes_command=True)
+
+    compare = commands.add_parser("ab", help="run a job without and with zipccl in turn: zipccl ab -- COMMAND")
+    compare.add_argument("--repeat", type=int, metavar="N", default=3, help="runs of each kind (3)")
+    compare.add_argument("--parse", default="auto", metavar="FORMAT", help="torchtitan, megatron, job, auto, or a "
+                         "regular expression with the groups step, loss and time_ms (auto)")
+    compare.add_argument("--skip-steps", type=int, metavar="N", default=2,
+                         help="first steps to leave out of the times (2)")
+    compare.add_argument("--json", metavar="FILE", help="write everything as JSON")
+    compare.add_argument("--reports", metavar="DIR", help="keep the last run's reports here")
+    compare.add_argument("--must-compress", action="store_true", help="fail if no call was compressed")
+    compare.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
+    compare.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of one run")
+    compare.set_defaults(call=ab.main, takes_command=True)
+
+    ranks = commands.add_parser("ranks", help="start ranks on this machine, several on one GPU if need be: "
+                                "zipccl ranks N -- COMMAND")
+    ranks.add_argument("ranks", type=int, metavar="N", help="number of ranks")
+    ranks.add_argument("--share-gpu", action="store_true", help="let ranks share GPUs although there are enough")
+    ranks.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of the job")
+    ranks.set_defaults(call=ranks_command, takes_command=True)
+
+    measure = commands.add_parser("perf", help="benchmarks; sizes are bytes or have a suffix K, M or G")
+    benchmarks = measure.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
+    all_gather = benchmarks.add_parser("all-gather",
+                                        help="native and compressed in turn; sizes are of the total output")
+    perf.add_all_gather_arguments(all_gather)
+    all_gather.set_defaults(call=lambda options, _: perf.all_gather(options), takes_command=False)
+    codec = benchmarks.add_parser("codec", help="encode and decode on one GPU")
+    perf.add_codec_arguments(codec)
+    codec.set_defaults(call=lambda options, _: perf.codec(options), takes_command=False)
+    return top
+
+
+def _interrupt(number, _):
+    raise KeyboardInterrupt(number)
+
+
+def main(arguments):
+    signal.signal(signal.SIGTERM, _interrupt)  # jobs, daemons and folders are cleaned up on the way out
+    arguments, command = split_command(arguments)
+    try:
+        top = parser()
+        options = top.parse_args(arguments)
+        if options.takes_command and not command:
+            top.error("no command: write it after --")
+        return options.call(options, command)
+    except OSError as error:
+        print(f"zipccl: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return 2
+    except (paths.Missing, ValueError) as error:
+        print(f"zipccl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as interrupt:
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
