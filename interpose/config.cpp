@@ -14,9 +14,22 @@ namespace zipccl::interpose {
 
 namespace {
 
-// Until the cost model decides: below this output size the exact exchange's host wait costs more than the saved
-// bytes on every link that was measured.
-constexpr std::uint64_t automatic_min_bytes = std::uint64_t{8} << 20;
+// Smallest output that is compressed where the user names none; nothing where compression does not pay. Measured with
+// zipccl perf all-gather, until the cost model decides: below these sizes a call's fixed cost (three launches and the
+// exact exchange's host wait) eats the saved bytes.
+std::optional<std::uint64_t> automatic_min(switcher::LinkClass slowest_link) {
+  switch (slowest_link) {
+    case switcher::LinkClass::same_device:
+    case switcher::LinkClass::nvlink:
+      return std::nullopt;
+    case switcher::LinkClass::pcie:
+    case switcher::LinkClass::shared_memory:
+      return std::uint64_t{8} << 20;
+    case switcher::LinkClass::network:
+      return std::uint64_t{2} << 20;
+  }
+  return std::nullopt;
+}
 
 constexpr std::string_view prefix = "ZIPCCL";
 
@@ -121,8 +134,8 @@ std::optional<collectives::Exchange> ExchangeMode::parse(std::string_view text) 
   return text == "exact" ? std::optional(collectives::Exchange::exact) : std::nullopt;
 }
 
-std::optional<std::uint32_t> Permille::parse(std::string_view text) {
-  const auto number = parse_number(text, 0, 500);
+std::optional<std::uint32_t> PoolBytes::parse(std::string_view text) {
+  const auto number = parse_number(text, 0, codec::tile_values);
   return number ? std::optional(static_cast<std::uint32_t>(*number)) : std::nullopt;
 }
 
@@ -140,23 +153,20 @@ std::optional<LogLevel> Level::parse(std::string_view text) {
 }
 
 std::vector<std::string> Configuration::route_settings() const {
-  const collectives::Agreement agreed = agreement(0);
-  return {std::string("ZIPCCL_COLLECTIVES=") + (agreed.all_gather ? "allgather" : "none"),
-          "ZIPCCL_MIN_BYTES=" + std::to_string(agreed.min_bytes), "ZIPCCL_EXCHANGE=exact",
-          "ZIPCCL_POOL=" + std::to_string(settings.pool_permille),
+  return {std::string("ZIPCCL_COLLECTIVES=") + (settings.collectives.all_gather ? "allgather" : "none"),
+          "ZIPCCL_MIN_BYTES=" + (settings.min_bytes ? std::to_string(*settings.min_bytes) : "auto"),
+          "ZIPCCL_EXCHANGE=exact", "ZIPCCL_POOL=" + std::to_string(settings.pool_bytes),
           std::string("ZIPCCL_IGNORE_MAX_CONNECTIONS=") + (settings.ignore_max_connections ? "1" : "0")};
 }
 
-collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes) const {
-  // A pool fraction counts units of every pool_tiles tiles, whose uncompressed values have two bytes each.
-  constexpr std::uint64_t row_bytes = std::uint64_t{codec::pool_tiles} * codec::tile_values * 2;
+collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link) const {
   collectives::Agreement agreed;
   agreed.exchange = settings.exchange;
-  agreed.pool_fraction =
-      static_cast<std::uint32_t>(settings.pool_permille * row_bytes / (std::uint64_t{1000} * codec::unit_bytes));
-  agreed.min_bytes = settings.min_bytes.value_or(automatic_min_bytes);
+  agreed.pool_fraction = settings.pool_bytes * codec::pool_tiles / codec::unit_bytes;
   agreed.staging_bytes = staging_bytes;
-  agreed.all_gather = settings.collectives.all_gather;
+  const std::optional<std::uint64_t> min_bytes = settings.min_bytes ? settings.min_bytes : automatic_min(slowest_link);
+  agreed.all_gather = settings.collectives.all_gather && min_bytes.has_value();
+  agreed.min_bytes = min_bytes.value_or(0);
   return agreed;
 }
 

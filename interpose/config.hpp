@@ -10,6 +10,7 @@
 
 #include "collectives/communicator.hpp"
 #include "interpose/parameters.hpp"
+#include "switcher/session.hpp"
 
 namespace zipccl::interpose {
 
@@ -39,8 +40,8 @@ struct ExchangeMode {
   using Value = collectives::Exchange;
   static std::optional<Value> parse(std::string_view text);
 };
-struct Permille {
-  using Value = std::uint32_t;
+struct PoolBytes {
+  using Value = std::uint32_t;  // bytes for every tile
   static std::optional<Value> parse(std::string_view text);
 };
 struct Mebibytes {
@@ -72,8 +73,9 @@ struct Configuration {
 
   // All settings that decide routes, as NAME=value in canonical form: equal ones mean equal decisions (rule R2).
   std::vector<std::string> route_settings() const;
-  // What route_text() stands for, with the staging that the ranks agreed on.
-  collectives::Agreement agreement(std::uint64_t staging_bytes) const;
+  // What the settings mean where all ranks have `staging_bytes` and the slowest link among them is `slowest_link`.
+  // Without all_gather if nothing pays there.
+  collectives::Agreement agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link) const;
 };
 
 // Pure. An empty value counts as unset.

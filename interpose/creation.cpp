@@ -13,6 +13,7 @@
 
 #include "interpose/devices.hpp"
 #include "interpose/log.hpp"
+#include "interpose/nvlink.hpp"
 #include "interpose/real_nccl.hpp"
 #include "interpose/report.hpp"
 #include "interpose/staging_pool.hpp"
@@ -147,6 +148,7 @@ switcher::Hello Creation::hello() const {
   hello.host = host_identity();
   hello.shared_memory = shared_memory_identity();
   hello.device = device_ != nullptr ? device_identity(*device_) : "";
+  hello.nvlink_peers = nvlink_peers(hello.device);
   hello.process = static_cast<std::uint64_t>(getpid());
   hello.staging_bytes = communicator.staging != nullptr ? communicator.staging->bytes() : 0;
   hello.max_connections = max_connections();
@@ -240,17 +242,24 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
                "(ZIPCCL_IGNORE_MAX_CONNECTIONS=1 compresses them all the same)";
     return ncclSuccess;
   }
-  return activate(comm, verdict.staging_bytes);
+  const collectives::Agreement agreement = configuration().agreement(verdict.staging_bytes, verdict.slowest_link);
+  if (!agreement.all_gather) {
+    refusal_ = std::string("its slowest link is ") + switcher::to_string(verdict.slowest_link) +
+               ", where compression does not pay yet (a size in ZIPCCL_MIN_BYTES compresses all the same)";
+    wanted_ = true;
+    return ncclSuccess;
+  }
+  return activate(comm, agreement);
 }
 
-ncclResult_t Creation::activate(ncclComm_t comm, std::uint64_t staging_bytes) {
+ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& agreement) {
   collectives::Communicator& communicator = state_->communicator;
-  if (communicator.staging->bytes() != staging_bytes) {
+  if (communicator.staging->bytes() != agreement.staging_bytes) {
     free_staging();
     std::string why;
-    if (StagingPool::instance().reserve(*device_, staging_bytes, communicator.rank_count, &communicator.staging,
-                                        &why) != Status::ok ||
-        communicator.staging->bytes() != staging_bytes) {
+    if (StagingPool::instance().reserve(*device_, agreement.staging_bytes, communicator.rank_count,
+                                        &communicator.staging, &why) != Status::ok ||
+        communicator.staging->bytes() != agreement.staging_bytes) {
       log::write(LogLevel::error,
                  "communicator %s, rank %d: the staging that all ranks agreed on is gone (%s); its "
                  "creation fails",
@@ -261,7 +270,7 @@ ncclResult_t Creation::activate(ncclComm_t comm, std::uint64_t staging_bytes) {
   communicator.nccl = &RealNccl::get().table();
   communicator.handle = comm;
   communicator.device = device_;
-  communicator.agreement = configuration().agreement(staging_bytes);
+  communicator.agreement = agreement;
   communicator.statistics = &state_->statistics;
   state_->compressed = true;
   return ncclSuccess;

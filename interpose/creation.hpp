@@ -27,7 +27,7 @@ class Creation {
   void prepare();  // device and staging, or a refusal
   switcher::Hello hello() const;
   ncclResult_t take_verdict(ncclComm_t comm);
-  ncclResult_t activate(ncclComm_t comm, std::uint64_t staging_bytes);
+  ncclResult_t activate(ncclComm_t comm, const collectives::Agreement& agreement);
   ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
   void free_staging();
 

@@ -10,7 +10,9 @@
 #if ZIPCCL_HAVE_CUDA
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "codec/cuda/cuda_device.hpp"
 #endif
@@ -77,7 +79,10 @@ std::string device_identity(const codec::Device& device) {
       cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device.ordinal()) != cudaSuccess) {
     return "";
   }
-  return text.data();
+  std::string identity = text.data();
+  std::transform(identity.begin(), identity.end(), identity.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::toupper(letter)); });
+  return identity;
 }
 
 bool set_ordinal(int ordinal) { return cudaSetDevice(ordinal) == cudaSuccess; }

@@ -8,12 +8,12 @@
   X(collectives, "ZIPCCL_COLLECTIVES", CollectiveList, "allgather", "none or a list of: allgather",                 \
     "collectives that may be compressed; must be the same on all ranks")                                            \
   X(min_bytes, "ZIPCCL_MIN_BYTES", BytesOrAuto, "auto", "auto or bytes, with a suffix K, M or G (powers of 1,024)", \
-    "smallest call that is compressed, in bytes of its whole output; must be the same on all ranks")                \
+    "smallest call that is compressed, in bytes of its whole output; auto: by the slowest link among the ranks, "   \
+    "never over NVLink; must be the same on all ranks")                                                             \
   X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "exact", "exact",                                                    \
     "how data travels that exceeds a message's fixed part; must be the same on all ranks")                          \
-  X(pool_permille, "ZIPCCL_POOL", Permille, "8", "0 to 500",                                                        \
-    "room for outliers in a message's fixed part, in thousandths of the uncompressed bytes; must be the same on "   \
-    "all ranks")                                                                                                    \
+  X(pool_bytes, "ZIPCCL_POOL", PoolBytes, "1", "0 to 1024",                                                         \
+    "room for outliers in a message's fixed part, in bytes for every 1,024 values; must be the same on all ranks")  \
   X(staging_bytes, "ZIPCCL_STAGING_MB", Mebibytes, "128", "1 to 65536",                                             \
     "device memory of one communicator for compressed data, in MiB; the ranks agree on the smallest")               \
   X(ignore_max_connections, "ZIPCCL_IGNORE_MAX_CONNECTIONS", Flag, "0", "0, 1",                                     \

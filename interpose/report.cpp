@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -149,6 +150,8 @@ class Writer {
     for (const CommPointer& state : CommTable::instance().all()) {
       communicators.push_back(to_json(*state, "open"));
     }
+    std::sort(communicators.begin(), communicators.end(),
+              [](const Json& one, const Json& other) { return one["number"] < other["number"]; });
     return {{"format", 1},
             {"version", ZIPCCL_VERSION},
             {"host", log::host_name()},

@@ -7,12 +7,10 @@ namespace zipccl::interpose {
 
 namespace {
 
-// Idle for good: no thread holds the state, and the last call's work is done. A call that failed may have left work
-// behind it which no event covers; its memory stays until the process ends.
+// Idle for good: no thread holds the state, and the last call's work is done.
 bool idle(const CommPointer& state) {
   bool done = false;
-  return state.use_count() == 1 && state->communicator.failure == ncclSuccess &&
-         state->communicator.staging->idle(&done) == Status::ok && done;
+  return state.use_count() == 1 && state->communicator.staging->idle(&done) == Status::ok && done;
 }
 
 }  // namespace

@@ -205,8 +205,8 @@ class Configuration(Case):
         self.assertEqual(results[0].err.count("ERROR"), 1)
 
     def test_wrong_value_on_one_rank(self):
-        results = self.launch("all-gather", ranks=3, per_rank={1: {"ZIPCCL_POOL": "1000"}})
-        self.assert_native(results, "rank 1: ZIPCCL_POOL=1000 is not accepted; use 0 to 500")
+        results = self.launch("all-gather", ranks=3, per_rank={1: {"ZIPCCL_POOL": "1025"}})
+        self.assert_native(results, "rank 1: ZIPCCL_POOL=1025 is not accepted; use 0 to 1024")
 
     def test_unknown_variable(self):
         results = self.launch("all-gather", ZIPCCL_COLLECTIVE="none", ZIPCCL_DEBUG="WARN")

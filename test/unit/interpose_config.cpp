@@ -9,6 +9,7 @@
 using namespace zipccl::interpose;
 using zipccl::collectives::Agreement;
 using zipccl::collectives::Exchange;
+using zipccl::switcher::LinkClass;
 
 TEST_CASE("an empty environment gives the documented defaults") {
   const Configuration own = parse_configuration({});
@@ -22,27 +23,43 @@ TEST_CASE("an empty environment gives the documented defaults") {
   CHECK(!own.settings.ignore_max_connections);
   CHECK(own.settings.report_directory.empty());
   CHECK(own.settings.debug == LogLevel::warn);
-  const Agreement agreed = own.agreement(7);
+  const Agreement agreed = own.agreement(7, LinkClass::network);
   CHECK(agreed.staging_bytes == 7);
   CHECK(agreed.all_gather);
   CHECK(agreed.min_bytes > 0);
-  CHECK(agreed.pool_fraction == 262);  // 8 permille of 512 KiB in units of 16 bytes
+  CHECK(agreed.pool_fraction == 16);  // a byte for each of 256 tiles, in units of 16
 }
 
 TEST_CASE("accepted values") {
   CHECK(!parse_configuration({{"ZIPCCL", "off"}}).settings.enabled);
   CHECK(!parse_configuration({{"ZIPCCL_COLLECTIVES", "none"}}).settings.collectives.any());
   CHECK(parse_configuration({{"ZIPCCL_COLLECTIVES", "allgather,allgather"}}).settings.collectives.all_gather);
-  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "0"}}).agreement(0).min_bytes == 0);
-  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "3K"}}).agreement(0).min_bytes == 3072);
-  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "2M"}}).agreement(0).min_bytes == 2u << 20);
-  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "5G"}}).agreement(0).min_bytes == std::uint64_t{5} << 30);
+  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "0"}}).agreement(0, LinkClass::network).min_bytes == 0);
+  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "3K"}}).agreement(0, LinkClass::network).min_bytes == 3072);
+  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "2M"}}).agreement(0, LinkClass::network).min_bytes == 2u << 20);
+  CHECK(parse_configuration({{"ZIPCCL_MIN_BYTES", "5G"}}).agreement(0, LinkClass::network).min_bytes == std::uint64_t{5}
+                                                                                                            << 30);
   CHECK(parse_configuration({{"ZIPCCL_STAGING_MB", "1"}}).settings.staging_bytes == 1u << 20);
-  CHECK(parse_configuration({{"ZIPCCL_POOL", "0"}}).agreement(0).pool_fraction == 0);
-  CHECK(parse_configuration({{"ZIPCCL_POOL", "500"}}).agreement(0).pool_fraction == 16384);
+  CHECK(parse_configuration({{"ZIPCCL_POOL", "0"}}).agreement(0, LinkClass::network).pool_fraction == 0);
+  CHECK(parse_configuration({{"ZIPCCL_POOL", "1024"}}).agreement(0, LinkClass::network).pool_fraction == 16384);
   CHECK(parse_configuration({{"ZIPCCL_IGNORE_MAX_CONNECTIONS", "1"}}).settings.ignore_max_connections);
   CHECK(parse_configuration({{"ZIPCCL_DEBUG", "TRACE"}}).settings.debug == LogLevel::trace);
   CHECK(parse_configuration({{"ZIPCCL_REPORT", "/tmp/a b"}}).settings.report_directory == "/tmp/a b");
+}
+
+TEST_CASE("where the user names no smallest size, the slowest link does") {
+  const Configuration automatic = parse_configuration({});
+  const Configuration given = parse_configuration({{"ZIPCCL_MIN_BYTES", "5"}});
+  for (const LinkClass link : {LinkClass::same_device, LinkClass::nvlink}) {
+    CHECK(!automatic.agreement(0, link).all_gather);
+    CHECK(given.agreement(0, link).all_gather);
+    CHECK(given.agreement(0, link).min_bytes == 5);
+  }
+  for (const LinkClass link : {LinkClass::pcie, LinkClass::shared_memory, LinkClass::network}) {
+    CHECK(automatic.agreement(0, link).all_gather);
+    CHECK(automatic.agreement(0, link).min_bytes > 0);
+    CHECK(given.agreement(0, link).min_bytes == 5);
+  }
 }
 
 TEST_CASE("an empty value is an unset one") {
@@ -64,7 +81,7 @@ TEST_CASE("a wrong value is one error that says what is accepted, and leaves the
                                                                        {"ZIPCCL_EXCHANGE", "static"},
                                                                        {"ZIPCCL_STAGING_MB", "0"},
                                                                        {"ZIPCCL_STAGING_MB", "65537"},
-                                                                       {"ZIPCCL_POOL", "501"},
+                                                                       {"ZIPCCL_POOL", "1025"},
                                                                        {"ZIPCCL_IGNORE_MAX_CONNECTIONS", "yes"},
                                                                        {"ZIPCCL_DEBUG", "info"}}));
   CAPTURE(name, value);
