@@ -164,6 +164,12 @@ Outcome ExactLane::decode_next() {
   return Outcome::of(communicator_.staging->end(stream));
 }
 
+Outcome ExactLane::nccl_state() const {
+  ncclResult_t error = ncclSuccess;
+  const ncclResult_t asked = communicator_.nccl->ncclCommGetAsyncError(communicator_.handle, &error);
+  return Outcome::of(asked != ncclSuccess ? asked : error == ncclInProgress ? ncclSuccess : error);
+}
+
 Outcome ExactLane::wait_for(codec::Event event, Bucket& bucket) const {
   const auto start = Clock::now();
   auto next_check = start + error_check_time;
@@ -184,10 +190,8 @@ Outcome ExactLane::wait_for(codec::Event event, Bucket& bucket) const {
     const auto now = Clock::now();
     if (now >= next_check) {
       next_check = now + error_check_time;
-      ncclResult_t error = ncclSuccess;
-      const ncclResult_t asked = communicator_.nccl->ncclCommGetAsyncError(communicator_.handle, &error);
-      if (asked != ncclSuccess || (error != ncclSuccess && error != ncclInProgress)) {
-        outcome = Outcome::of(asked != ncclSuccess ? asked : error);
+      outcome = nccl_state();
+      if (!outcome.ok()) {
         break;
       }
     }
@@ -218,7 +222,9 @@ Outcome ExactLane::await_oldest() {
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const codec::MessageSummary& summary = half.summaries[rank];
     if (const auto status = static_cast<Status>(summary.status); status != Status::ok) {
-      return Outcome::of(status);
+      // What arrives after a peer's death is stale memory: NCCL's word on that comes first.
+      const Outcome nccl = nccl_state();
+      return nccl.ok() ? Outcome::of(status) : nccl;
     }
     const std::uint64_t bytes = settling_.layout.overflow_bytes(summary.entry_units);
     if (bytes > settling_.layout.max_overflow_bytes()) {
@@ -310,6 +316,8 @@ Outcome ExactLane::decode_overflow() {
   return Outcome::of(communicator_.staging->end(settling_.call->stream));
 }
 
+void ExactLane::abandon() const { static_cast<void>(communicator_.staging->end(calls_.back()->stream)); }
+
 void ExactLane::finish_chunk() const {
   const AllGatherCall& call = *settling_.call;
   if (settling_.first + settling_.count == call.count) {
@@ -381,6 +389,9 @@ Outcome exact_all_gather(std::span<const AllGatherCall> calls) {
       outcome = settle(nccl, lanes);
     }
     if (!outcome.ok()) {
+      for (const auto& lane : lanes) {
+        lane->abandon();
+      }
       return outcome;
     }
     std::erase_if(lanes, [](const auto& lane) { return !lane->has_next(); });

@@ -37,6 +37,8 @@ class ExactLane {
   bool has_overflow() const { return next_overflow_ < overflows_.size(); }
   Outcome exchange_overflow();  // inside a real group: broadcasts of as many ranks' overflow as there is room for
   Outcome decode_overflow();    // patches what exchange_overflow brought
+  void abandon() const;  // after a failure: what was enqueued may still use the staging
+
   // One chunk stays in flight behind the next; none when there is no next.
   bool must_settle() const { return in_flight_.size() > (has_next() ? 1u : 0u); }
 
@@ -60,6 +62,7 @@ class ExactLane {
   void finish_chunk() const;
   codec::DecodeJob decode_job(const Chunk& chunk) const;
   std::byte* overflow_room(const Chunk& chunk, std::uint64_t* bytes) const;
+  Outcome nccl_state() const;  // what ncclCommGetAsyncError says
   Outcome wait_for(codec::Event event, Bucket& bucket) const;
   Bucket& bucket(const AllGatherCall& call) const;
 
