@@ -129,7 +129,7 @@ def _add_common_arguments(parser, largest, factor):
 
 
 def add_codec_arguments(parser):
-    _add_common_arguments(parser, "1G", "8")
+    _add_common_arguments(parser, "1G", "4")
     parser.add_argument("--input", metavar="KIND", default="recorded",
                         help="normal, random, zeros or recorded (recorded)")
     parser.add_argument("--pool-fraction", type=int, metavar="UNITS", help="room of a message, per 256 tiles")

@@ -50,7 +50,9 @@ std::uint64_t parse_size(const char* text) {
   const std::uint64_t number = std::strtoull(text, &rest, 10);
   const std::string suffix = rest;
   const unsigned shift = suffix == "K" ? 10 : suffix == "M" ? 20 : suffix == "G" ? 30 : 0;
-  if (rest == text || (shift == 0 && !suffix.empty())) usage(2);
+  if (rest == text || (shift == 0 && !suffix.empty())) {
+    usage(2);
+  }
   return number << shift;
 }
 
@@ -58,8 +60,12 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag == "-h" || flag == "--help") usage(0);
-    if (i + 1 == argc) usage(2);
+    if (flag == "-h" || flag == "--help") {
+      usage(0);
+    }
+    if (i + 1 == argc) {
+      usage(2);
+    }
     const char* value = argv[++i];
     if (flag == "-b") {
       options.begin = parse_size(value);
@@ -93,13 +99,23 @@ Options parse(int argc, char** argv) {
 std::vector<Input> load_inputs(const std::string& kind) {
   constexpr std::size_t period = std::size_t{1} << 22;
   const std::string recorded = "recorded:";
-  if (kind == "normal") return {{kind, normal_values(period, 0.02f, 1)}};
-  if (kind == "random") return {{kind, random_bits(period, 1)}};
-  if (kind == "zeros") return {{kind, Values(period, 0)}};
-  if (kind.compare(0, recorded.size(), recorded) != 0) usage(2);
+  if (kind == "normal") {
+    return {{kind, normal_values(period, 0.02f, 1)}};
+  }
+  if (kind == "random") {
+    return {{kind, random_bits(period, 1)}};
+  }
+  if (kind == "zeros") {
+    return {{kind, Values(period, 0)}};
+  }
+  if (kind.compare(0, recorded.size(), recorded) != 0) {
+    usage(2);
+  }
   std::vector<Input> inputs;
   for (const auto& entry : std::filesystem::directory_iterator(kind.substr(recorded.size()))) {
-    if (entry.path().extension() == ".bf16") inputs.push_back({entry.path().stem(), read_values(entry.path())});
+    if (entry.path().extension() == ".bf16") {
+      inputs.push_back({entry.path().stem(), read_values(entry.path())});
+    }
   }
   std::sort(inputs.begin(), inputs.end(), [](const Input& a, const Input& b) { return a.name < b.name; });
   require(!inputs.empty(), "no *.bf16 in " + kind.substr(recorded.size()));
@@ -153,7 +169,9 @@ std::uint64_t count_entry_tiles(const std::uint8_t* message, const Layout& layou
   std::vector<std::uint8_t> tails(layout.tiles * codec::tail_bytes);
   download(tails.data(), message + layout.tails, tails.size());
   std::uint64_t entries = 0;
-  for (std::uint64_t tile = 0; tile < layout.tiles; ++tile) entries += tails[tile * codec::tail_bytes + 1] != 0;
+  for (std::uint64_t tile = 0; tile < layout.tiles; ++tile) {
+    entries += tails[tile * codec::tail_bytes + 1] != 0;
+  }
   return entries;
 }
 
@@ -276,7 +294,9 @@ nlohmann::json to_json(const Row& row) {
 int run(const Options& options) {
   const std::vector<Input> inputs = load_inputs(options.input);
   const auto device = open_device();
-  if (device == nullptr) return skip_exit_code;
+  if (device == nullptr) {
+    return skip_exit_code;
+  }
   print_head(*device, options);
   std::uint64_t wrong = 0;
   nlohmann::json rows = nlohmann::json::array();
