@@ -18,7 +18,9 @@ Values normal_values(std::size_t count, float sigma, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(0.0f, sigma);
   Values values(count);
-  for (auto& value : values) value = to_bf16(normal(random));
+  for (auto& value : values) {
+    value = to_bf16(normal(random));
+  }
   return values;
 }
 
@@ -29,7 +31,9 @@ Values mixture_values(std::size_t count, float octaves, std::uint64_t seed) {
   Values values(count);
   float scale = 1.0f;
   for (std::size_t i = 0; i < count; ++i) {
-    if (i % 1000 == 0) scale = i / 1000 % 7 == 6 ? 0.0f : std::exp2(octave(random));
+    if (i % 1000 == 0) {
+      scale = i / 1000 % 7 == 6 ? 0.0f : std::exp2(octave(random));
+    }
     values[i] = to_bf16(normal(random) * scale);
   }
   return values;
@@ -38,7 +42,9 @@ Values mixture_values(std::size_t count, float octaves, std::uint64_t seed) {
 Values random_bits(std::size_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Values values(count);
-  for (auto& value : values) value = static_cast<std::uint16_t>(random());
+  for (auto& value : values) {
+    value = static_cast<std::uint16_t>(random());
+  }
   return values;
 }
 
@@ -75,8 +81,12 @@ std::vector<Input> all_inputs(std::size_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (auto& value : special) {
     const auto bits = random();
-    if (bits % 19 == 0) value = static_cast<std::uint16_t>(0x7f80 | (bits >> 32 & 0x807f));  // NaN payloads, infinities
-    if (bits % 23 == 0) value = static_cast<std::uint16_t>(bits >> 32 & 0x807f);             // denormals, both zeros
+    if (bits % 19 == 0) {
+      value = static_cast<std::uint16_t>(0x7f80 | (bits >> 32 & 0x807f));  // NaN payloads, infinities
+    }
+    if (bits % 23 == 0) {
+      value = static_cast<std::uint16_t>(bits >> 32 & 0x807f);  // denormals, both zeros
+    }
   }
   inputs.push_back({"specials", std::move(special)});
   return inputs;

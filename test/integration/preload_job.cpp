@@ -2,12 +2,12 @@
 // WORLD_SIZE and ID_DIRECTORY, where rank 0 leaves the unique ids. Prints what the test looks at; returns 0 if every
 // call did what the scenario expects and all data is right.
 #include <dirent.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -109,10 +110,8 @@ struct Gather {
 };
 
 std::vector<int> everybody() {
-  std::vector<int> ranks;
-  for (int r = 0; r < world_size(); ++r) {
-    ranks.push_back(r);
-  }
+  std::vector<int> ranks(static_cast<std::size_t>(world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
 

@@ -1,4 +1,5 @@
 // The stand-in NCCL: injected faults, the link model, the version.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -20,15 +21,16 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 Environment fault(const char* text) { return {{"STANDIN_FAULT", text}}; }
 
 ncclResult_t gather(ncclComm_t comm, int rank, cudaStream_t stream) {
-  static int data[8];
-  return ncclAllGather(&rank, data, 1, ncclInt32, comm, stream);
+  static const int own = rank;  // both are in use after the call
+  static int all[8];
+  return ncclAllGather(&own, all, 1, ncclInt32, comm, stream);
 }
 
 }  // namespace
 
 TEST_CASE("an injected error is returned by the chosen call of the chosen rank") {
   const auto endings = run_communicators(
-      2,
+      2, fault("rank=1,call=ncclAllGather,nth=3,action=error:2;rank=0,call=ncclGroupStart,action=error:3"),
       [](ncclComm_t comm, int rank, cudaStream_t stream) {
         for (int call = 1; call <= 4; ++call) {
           const bool injected = rank == 1 && call == 3;
@@ -38,41 +40,38 @@ TEST_CASE("an injected error is returned by the chosen call of the chosen rank")
         synchronize(stream);
         EXPECT_RESULT(ncclGroupStart(), rank == 0 ? ncclInternalError : ncclSuccess);
         if (rank == 1) EXPECT_SUCCESS(ncclGroupEnd());
-      },
-      fault("rank=1,call=ncclAllGather,nth=3,action=error:2;rank=0,call=ncclGroupStart,action=error:3"));
+      });
   REQUIRE(all_zero(endings));
 }
 
 TEST_CASE("an injected error inside a group fails the group") {
-  const auto endings = run_communicators(
-      1,
-      [](ncclComm_t comm, int rank, cudaStream_t stream) {
-        EXPECT_SUCCESS(ncclGroupStart());
-        EXPECT_SUCCESS(gather(comm, rank, stream));
-        EXPECT_RESULT(gather(comm, rank, stream), ncclInternalError);
-        EXPECT_RESULT(ncclGroupEnd(), ncclInternalError);
-      },
-      fault("call=ncclAllGather,nth=2,action=error:3"));
+  const auto endings = run_communicators(1, fault("call=ncclAllGather,nth=2,action=error:3"),
+                                         [](ncclComm_t comm, int rank, cudaStream_t stream) {
+                                           EXPECT_SUCCESS(ncclGroupStart());
+                                           EXPECT_SUCCESS(gather(comm, rank, stream));
+                                           EXPECT_RESULT(gather(comm, rank, stream), ncclInternalError);
+                                           EXPECT_RESULT(ncclGroupEnd(), ncclInternalError);
+                                         });
   REQUIRE(all_zero(endings));
 }
 
 TEST_CASE("injected asynchronous errors, exits, kills and delays happen") {
-  const auto endings = run_communicators(
-      5,
-      [](ncclComm_t comm, int rank, cudaStream_t stream) {
-        const auto begin = std::chrono::steady_clock::now();
-        EXPECT_SUCCESS(gather(comm, rank, stream));
-        EXPECT((seconds_since(begin) > 0.25) == (rank == 2));
-        synchronize(stream);
-        const ncclResult_t second = gather(comm, rank, stream);
-        EXPECT(second == ncclSuccess || second == ncclRemoteError);  // some ranks are gone by now
-        EXPECT(wait_for_async_error(comm) == (rank == 1 ? ncclInternalError : ncclRemoteError));
-        if (rank == 1) EXPECT_RESULT(gather(comm, rank, stream), ncclInternalError);
-      },
-      fault("rank=2,call=ncclAllGather,action=delay:300;"
-            "rank=1,call=ncclAllGather,nth=2,action=async:3;"
-            "rank=3,call=ncclAllGather,nth=2,action=exit;"
-            "rank=4,call=ncclAllGather,nth=2,action=kill"));
+  const auto endings =
+      run_communicators(5,
+                        fault("rank=2,call=ncclAllGather,action=delay:300;"
+                              "rank=1,call=ncclAllGather,nth=2,action=async:3;"
+                              "rank=3,call=ncclAllGather,nth=2,action=exit;"
+                              "rank=4,call=ncclAllGather,nth=2,action=kill"),
+                        [](ncclComm_t comm, int rank, cudaStream_t stream) {
+                          const auto begin = std::chrono::steady_clock::now();
+                          EXPECT_SUCCESS(gather(comm, rank, stream));
+                          EXPECT((seconds_since(begin) > 0.25) == (rank == 2));
+                          synchronize(stream);
+                          const ncclResult_t second = gather(comm, rank, stream);
+                          EXPECT(second == ncclSuccess || second == ncclRemoteError);  // some ranks are gone by now
+                          EXPECT(wait_for_async_error(comm) == (rank == 1 ? ncclInternalError : ncclRemoteError));
+                          if (rank == 1) EXPECT_RESULT(gather(comm, rank, stream), ncclInternalError);
+                        });
   REQUIRE(endings == std::vector<int>{0, 0, 0, 1, 128 + SIGKILL});
 }
 
@@ -98,31 +97,32 @@ TEST_CASE("a link rate gives an all-gather its bus bandwidth") {
   const int rank_count = GENERATE(2, 4);
   CAPTURE(rank_count);
   const auto endings =
-      run_communicators(rank_count,
-                        [&](ncclComm_t comm, int rank, cudaStream_t stream) {
-                          constexpr double rate = 50e6;
-                          constexpr std::size_t bytes = 4 << 20;
-                          std::vector<std::uint8_t> data(bytes * static_cast<std::size_t>(rank_count));
-                          EXPECT_SUCCESS(gather(comm, rank, stream));
-                          synchronize(stream);
-                          const auto begin = std::chrono::steady_clock::now();
-                          const std::uint8_t* own = data.data() + static_cast<std::size_t>(rank) * bytes;
-                          EXPECT_SUCCESS(ncclAllGather(own, data.data(), bytes, ncclUint8, comm, stream));
-                          EXPECT(seconds_since(begin) < 0.05);  // the call does not wait
-                          synchronize(stream);
-                          const double expected = static_cast<double>(bytes) * (rank_count - 1) / rate;
-                          const double measured = seconds_since(begin);
-                          EXPECT(measured > 0.75 * expected);
-                          EXPECT(measured < 1.25 * expected);
-                        },
-                        {{"STANDIN_RATE_MBPS", "50"}});
+      run_communicators(rank_count, {{"STANDIN_RATE_MBPS", "50"}}, [&](ncclComm_t comm, int rank, cudaStream_t stream) {
+        constexpr double rate = 50e6;
+        constexpr std::size_t bytes = 4 << 20;
+        std::vector<std::uint8_t> data(bytes * static_cast<std::size_t>(rank_count));
+        EXPECT_SUCCESS(gather(comm, rank, stream));
+        synchronize(stream);
+        const std::uint8_t* own = data.data() + static_cast<std::size_t>(rank) * bytes;
+        double measured = 1e9;
+        for (int attempt = 0; attempt < 3; ++attempt) {  // the best: the machine may be busy with something else
+          const auto begin = std::chrono::steady_clock::now();
+          EXPECT_SUCCESS(ncclAllGather(own, data.data(), bytes, ncclUint8, comm, stream));
+          const double returned = seconds_since(begin);
+          synchronize(stream);
+          EXPECT(returned < seconds_since(begin) / 2);  // the call does not wait
+          measured = std::min(measured, seconds_since(begin));
+        }
+        const double expected = static_cast<double>(bytes) * (rank_count - 1) / rate;
+        EXPECT(measured > 0.75 * expected);
+        EXPECT(measured < 1.25 * expected);
+      });
   REQUIRE(all_zero(endings));
 }
 
 TEST_CASE("two communicators of a rank share its link") {
-  const auto endings = run_communicators(
-      2,
-      [](ncclComm_t comm, int rank, cudaStream_t stream) {
+  const auto endings =
+      run_communicators(2, {{"STANDIN_RATE_MBPS", "50"}}, [](ncclComm_t comm, int rank, cudaStream_t stream) {
         ncclComm_t second = nullptr;
         EXPECT_SUCCESS(ncclCommSplit(comm, 0, rank, &second, nullptr));
         {
@@ -139,21 +139,18 @@ TEST_CASE("two communicators of a rank share its link") {
           EXPECT(seconds_since(begin) > 0.75 * 2 * bytes / 50e6);
         }
         EXPECT_SUCCESS(ncclCommDestroy(second));
-      },
-      {{"STANDIN_RATE_MBPS", "50"}});
+      });
   REQUIRE(all_zero(endings));
 }
 
 TEST_CASE("a latency is added to every operation") {
-  const auto endings = run_communicators(2,
-                                         [](ncclComm_t comm, int rank, cudaStream_t stream) {
-                                           const auto begin = std::chrono::steady_clock::now();
-                                           for (int call = 0; call < 10; ++call)
-                                             EXPECT_SUCCESS(gather(comm, rank, stream));
-                                           synchronize(stream);
-                                           EXPECT(seconds_since(begin) > 0.05);
-                                         },
-                                         {{"STANDIN_LATENCY_US", "5000"}});
+  const auto endings =
+      run_communicators(2, {{"STANDIN_LATENCY_US", "5000"}}, [](ncclComm_t comm, int rank, cudaStream_t stream) {
+        const auto begin = std::chrono::steady_clock::now();
+        for (int call = 0; call < 10; ++call) EXPECT_SUCCESS(gather(comm, rank, stream));
+        synchronize(stream);
+        EXPECT(seconds_since(begin) > 0.05);
+      });
   REQUIRE(all_zero(endings));
 }
 
@@ -164,7 +161,7 @@ TEST_CASE("the version can be set") {
     EXPECT(code == (std::getenv("STANDIN_VERSION") == nullptr ? 22809 : 22304));
   };
   REQUIRE(all_zero(run_ranks(1, version)));
-  REQUIRE(all_zero(run_ranks(1, version, {{"STANDIN_VERSION", "22304"}})));
+  REQUIRE(all_zero(run_ranks(1, {{"STANDIN_VERSION", "22304"}}, version)));
 }
 
 }  // namespace standin::test

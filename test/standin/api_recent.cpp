@@ -105,7 +105,6 @@ STANDIN_EXPORT(ncclCommRevoke);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int flags) {
   return call_on("ncclCommRevoke", comm, [&](const CommunicatorPointer& communicator) {
     if (flags != NCCL_REVOKE_DEFAULT) throw Error(ncclInvalidArgument, "invalid flags");
-    communicator->require_ready();
     communicator->revoke();
     return ncclSuccess;
   });

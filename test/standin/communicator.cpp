@@ -81,10 +81,12 @@ void Communicator::require_ready() {
 }
 
 void Communicator::require_operational() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (finalized_) throw Error(ncclInvalidUsage, "the communicator is finalized");
+    if (revoked_) throw Error(ncclInvalidUsage, "the communicator is revoked");
+  }
   require_ready();
-  const std::lock_guard lock(mutex_);
-  if (finalized_) throw Error(ncclInvalidUsage, "the communicator is finalized");
-  if (revoked_) throw Error(ncclInvalidUsage, "the communicator is revoked");
 }
 
 std::uint64_t Communicator::take_ticket() {

@@ -29,8 +29,7 @@ ncclUniqueId exchange_id(const int (&channel)[2], int rank, int rank_count) {
 
 }  // namespace
 
-std::vector<int> run_ranks(int rank_count, const std::function<void(int rank, const ncclUniqueId& id)>& body,
-                           const Environment& environment) {
+std::vector<int> run_ranks(int rank_count, const Environment& environment, const RankBody& body) {
   int channel[2];
   if (pipe(channel) != 0) throw std::runtime_error("pipe");
   std::fflush(nullptr);
@@ -66,20 +65,16 @@ std::vector<int> run_ranks(int rank_count, const std::function<void(int rank, co
   return endings;
 }
 
-std::vector<int> run_communicators(int rank_count, const std::function<void(ncclComm_t, int rank, cudaStream_t)>& body,
-                                   const Environment& environment) {
-  return run_ranks(
-      rank_count,
-      [&](int rank, const ncclUniqueId& id) {
-        ncclComm_t comm = nullptr;
-        EXPECT_SUCCESS(ncclCommInitRank(&comm, rank_count, id, rank));
-        {
-          const ScopedStream stream;
-          body(comm, rank, stream.get());
-        }
-        EXPECT_SUCCESS(ncclCommDestroy(comm));
-      },
-      environment);
+std::vector<int> run_communicators(int rank_count, const Environment& environment, const CommunicatorBody& body) {
+  return run_ranks(rank_count, environment, [&](int rank, const ncclUniqueId& id) {
+    ncclComm_t comm = nullptr;
+    EXPECT_SUCCESS(ncclCommInitRank(&comm, rank_count, id, rank));
+    {
+      const ScopedStream stream;
+      body(comm, rank, stream.get());
+    }
+    EXPECT_SUCCESS(ncclCommDestroy(comm));
+  });
 }
 
 bool all_zero(const std::vector<int>& endings) {
@@ -133,6 +128,14 @@ std::vector<std::uint8_t> pattern(std::size_t bytes, int rank, int purpose) {
 std::size_t count_entries(const char* name) {
   const std::filesystem::directory_iterator folder(std::string("/proc/self/") + name);
   return static_cast<std::size_t>(std::distance(begin(folder), end(folder)));
+}
+
+bool entries_become(const char* name, std::size_t expected) {
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    if (count_entries(name) == expected) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
 }
 
 }  // namespace standin::test

@@ -15,15 +15,20 @@ namespace standin::test {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
+using RankBody = std::function<void(int rank, const ncclUniqueId& id)>;
+using CommunicatorBody = std::function<void(ncclComm_t comm, int rank, cudaStream_t stream)>;
+
 // Runs `body` in `rank_count` processes that share a unique id, made by rank 0, and have RANK set. Returns how each
 // ended: 0, the exit status (1 if the body threw, after a message), or 128 + signal. A rank is ended by SIGALRM after
 // a minute.
-std::vector<int> run_ranks(int rank_count, const std::function<void(int rank, const ncclUniqueId& id)>& body,
-                           const Environment& environment = {});
+std::vector<int> run_ranks(int rank_count, const Environment& environment, const RankBody& body);
+inline std::vector<int> run_ranks(int rank_count, const RankBody& body) { return run_ranks(rank_count, {}, body); }
 
 // The same with a connected communicator, destroyed afterwards, and a stream.
-std::vector<int> run_communicators(int rank_count, const std::function<void(ncclComm_t, int rank, cudaStream_t)>& body,
-                                   const Environment& environment = {});
+std::vector<int> run_communicators(int rank_count, const Environment& environment, const CommunicatorBody& body);
+inline std::vector<int> run_communicators(int rank_count, const CommunicatorBody& body) {
+  return run_communicators(rank_count, {}, body);
+}
 
 bool all_zero(const std::vector<int>& endings);
 
@@ -60,5 +65,7 @@ std::vector<std::uint8_t> pattern(std::size_t bytes, int rank, int purpose = 0);
 
 // Entries of a folder of /proc/self: "fd" or "task".
 std::size_t count_entries(const char* name);
+// Whether their number becomes `expected`: the kernel lists a thread a moment longer than a join lasts.
+bool entries_become(const char* name, std::size_t expected);
 
 }  // namespace standin::test

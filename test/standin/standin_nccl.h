@@ -4,16 +4,17 @@
  * passed as a buffer.
  *
  * Environment, read when a communicator is created unless said otherwise:
- *   STANDIN_RATE_MBPS   megabytes (10^6 bytes) per second that a rank's link carries in each direction; 0: unlimited
- *   STANDIN_LATENCY_US  microseconds added to every collective and to every group of point-to-point operations
- *   STANDIN_VERSION     version code that ncclGetVersion reports, read at that call
- *   STANDIN_FAULT       faults to inject, read once at the first call: a list separated by semicolons of
- *                       rank=R,call=NAME,nth=N,action=A. `rank` is the rank in the call's communicator, or the
- *                       environment variable RANK for calls without one; left out, any rank. `nth` counts from 1
- *                       (default 1). Actions: error:N (the call returns N and does nothing), async:N (the
- * communicator's asynchronous error becomes N), exit (exit status 1), kill (SIGKILL), delay:MS. NCCL_DEBUG WARN or
- * more: errors are written to standard error NCCL_COMM_ID        as in NCCL: every rank's ncclGetUniqueId gives the
- * same id */
+ *
+ * - STANDIN_RATE_MBPS: megabytes (10^6 bytes) per second that a rank's outgoing link carries; 0: unlimited.
+ * - STANDIN_LATENCY_US: microseconds added to every collective and to every group of point-to-point operations.
+ * - STANDIN_VERSION: version code that ncclGetVersion reports, read at that call.
+ * - STANDIN_FAULT: faults to inject, read once at the first call: rules rank=R,call=NAME,nth=N,action=A, separated by
+ *   semicolons. `rank` is the rank in the call's communicator, or the environment variable RANK for calls without one;
+ *   left out, any rank. `nth` counts from 1 (the default). Actions: error:N (the call returns N and does nothing),
+ *   async:N (the call is made, then the communicator's asynchronous error becomes N), exit (exit status 1), kill
+ *   (SIGKILL), delay:MS (before the call).
+ * - NCCL_DEBUG: with WARN or more, errors are written to standard error.
+ * - NCCL_COMM_ID: as in NCCL, every rank's ncclGetUniqueId gives the same id. */
 #pragma once
 
 #include <limits.h>

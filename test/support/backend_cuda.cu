@@ -62,6 +62,8 @@ class CudaBackend final : public Backend {
   void synchronize(cudaStream_t stream) override { check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
   void upload(void* device, const void* host, std::size_t bytes) override {
     check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
+    // From pageable memory cudaMemcpy returns before the last bytes have arrived, and other streams do not wait.
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
   void download(void* host, const void* device, std::size_t bytes) override {
     check(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "download");

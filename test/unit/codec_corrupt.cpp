@@ -122,6 +122,13 @@ TEST_CASE("totals and overflow must agree") {
   header.overflow_tiles = 0;
   message.set_header(header);
   CHECK(status_of(message) == static_cast<std::int32_t>(Status::bad_totals));
+  header.overflow_tiles = 2;
+  header.entry_units = 3 * codec::raw_entry_units + 1;
+  message.set_header(header);
+  CHECK(status_of(message) == static_cast<std::int32_t>(Status::bad_totals));
+  header.entry_units = 3 * codec::raw_entry_units;
+  message.set_header(header);
+  CHECK(status_of(message) == static_cast<std::int32_t>(Status::ok));
   header.overflow_tiles = 4;
   message.set_header(header);
   CHECK(status_of(message) == static_cast<std::int32_t>(Status::bad_totals));

@@ -56,7 +56,7 @@ TEST_CASE("whether any communicator compresses follows the table") {
 
 TEST_CASE("all communicators are listed in order of creation") {
   CommTable table;
-  for (std::uint64_t number : {3, 1, 2}) {
+  for (const std::uint64_t number : {3u, 1u, 2u}) {
     table.insert(handle(number), state(false, number));
   }
   const auto all = table.all();

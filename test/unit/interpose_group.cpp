@@ -43,7 +43,7 @@ ncclResult_t run_all_gathers(std::span<const CompressedAllGather> gathers) {
   return all_gather_result;
 }
 
-RecordedCall native(std::string name, ncclResult_t result = ncclSuccess) {
+RecordedCall native(const std::string& name, ncclResult_t result = ncclSuccess) {
   return NativeCall([=](const NcclTable&) { return note(name, result); });
 }
 
