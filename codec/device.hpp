@@ -35,6 +35,9 @@ struct MessageSummary {
 // encode: two encodes ordered by a stream may share it.
 inline constexpr std::size_t encode_scratch_bytes = 256;
 
+struct OverflowNotice;  // overflow.hpp
+struct PatchJob;
+
 // Encodes `count` values at `values` into one message.
 struct EncodeJob {
   const void* values = nullptr;      // count values, any alignment that is a multiple of the value size
@@ -46,6 +49,11 @@ struct EncodeJob {
   void* scratch = nullptr;           // encode_scratch_bytes
   std::uint64_t sequence = 0;        // goes into the header
   std::uint32_t chunk = 0;           // goes into the header
+  // If `overflow` is mapped host memory that a CPU thread ships (exchange mode static): where encode posts what it
+  // wrote there, waiting first until the previous record has been shipped. The wait ends when *release is not zero.
+  OverflowNotice* notice = nullptr;
+  const std::uint32_t* release = nullptr;
+  std::uint64_t* started_ns = nullptr;  // device memory: gets the GPU's globaltimer at the start; may be null
 };
 
 // Decodes a row of messages of the same count, message m from messages + m * message_stride to
@@ -109,6 +117,7 @@ class Device {
 
   virtual Status encode(const EncodeJob& job, Stream stream) = 0;
   virtual Status decode(const DecodeJob& job, Stream stream) = 0;
+  virtual Status patch(const PatchJob& job, Stream stream) = 0;
 };
 
 }  // namespace zipccl::codec

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "codec/status.hpp"
+#include "switcher/channel.hpp"
 
 namespace zipccl::switcher {
 
@@ -72,6 +73,10 @@ class Session {
   // decides, and the answer goes to all. connection_lost if the root's process is gone, timed_out if it is stuck: the
   // caller then fails the init (section 5 of the design).
   virtual Status verdict(Verdict* verdict) = 0;
+  // Call after a verdict that says `compressed`, before anything depends on it: connects this process with the process
+  // of every other rank, where no connection exists yet, and proves each. Returns when all ranks have answered the
+  // root; *agreed is then the same on all of them, false if any rank failed or left, with *why naming rank and reason.
+  virtual Status connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) = 0;
   // Call instead when the real init failed: the others' verdict must not wait.
   virtual void withdraw() = 0;
 };
@@ -99,6 +104,12 @@ class Rendezvous {
   //                      not go on natively: the caller fails the init
   virtual Status hello(ConstUniqueIdBytes id, const Hello& hello, std::unique_ptr<Session>* session,
                        std::string* why) = 0;
+
+  // Pollers run on the helper thread, which starts with the first one. remove() returns when the poller is not running
+  // and never will again. wake() is cheap enough for every call: it does nothing while the thread is polling.
+  virtual void add(Poller* poller) = 0;
+  virtual void remove(Poller* poller) = 0;
+  virtual void wake() = 0;
 };
 
 }  // namespace zipccl::switcher
