@@ -1,6 +1,7 @@
 #include "collectives/all_gather.hpp"
 
 #include "collectives/exact_exchange.hpp"
+#include "collectives/static_exchange.hpp"
 
 namespace zipccl::collectives {
 
@@ -15,12 +16,27 @@ Route route_all_gather(const Communicator& communicator, std::uint64_t count, nc
   if (communicator.rank_count < 2) {
     return Route::single_rank;
   }
-  constexpr std::uint64_t value_bytes = 2;
   const auto ranks = static_cast<std::uint64_t>(communicator.rank_count);
   if (count == 0 || count * value_bytes * ranks < agreement.min_bytes) {
     return Route::small;
   }
   return Route::compressed;
+}
+
+ncclResult_t nccl_result(Status status) {
+  switch (status) {
+    case Status::ok:
+      return ncclSuccess;
+    case Status::device_error:
+    case Status::out_of_memory:
+      return ncclUnhandledCudaError;
+    case Status::aborted:
+      return ncclInvalidUsage;
+    case Status::connection_lost:
+      return ncclRemoteError;
+    default:
+      return ncclInternalError;
+  }
 }
 
 ncclResult_t all_gather(std::span<const AllGatherCall> calls, Status* status) {
@@ -33,7 +49,9 @@ ncclResult_t all_gather(std::span<const AllGatherCall> calls, Status* status) {
       return call.communicator->failure;
     }
   }
-  const Outcome outcome = exact_all_gather(calls);
+  // All communicators of a process have the same exchange mode.
+  const Exchange exchange = calls.front().communicator->agreement.exchange;
+  const Outcome outcome = exchange == Exchange::exact ? exact_all_gather(calls) : static_all_gather(calls);
   if (!outcome.ok()) {
     *status = outcome.status;
     for (const AllGatherCall& call : calls) {

@@ -20,8 +20,12 @@ struct AllGatherCall {
 // dealt with what it alone knows (registered buffers, capture), which NCCL demands to be alike on all ranks.
 Route route_all_gather(const Communicator& communicator, std::uint64_t count, ncclDataType_t dtype);
 
+// What a caller of NCCL is told of a fault: a device error is ncclUnhandledCudaError, an abort ncclInvalidUsage, a lost
+// peer ncclRemoteError, a corrupt message ncclInternalError.
+ncclResult_t nccl_result(Status status);
+
 // Runs calls whose route is `compressed`; several are one user's group. Each phase is one real NCCL group, chunk by
-// chunk. On return everything is enqueued and, in exchange mode exact, all overflow is dealt with. An NCCL error is
+// chunk. On return everything is enqueued; in exchange mode exact all overflow is dealt with, too. An NCCL error is
 // returned as it is with *status nccl_error; a device error is ncclUnhandledCudaError, an abort ncclInvalidUsage, a
 // corrupt message ncclInternalError. The output is then undefined and the communicators' `failure` is set. Statistics
 // are updated.

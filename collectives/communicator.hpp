@@ -14,7 +14,8 @@
 namespace zipccl::collectives {
 
 enum class Exchange : std::uint8_t {
-  exact  // static part, then what exceeded it, when the host has seen whether anything did
+  fixed,  // "static": encode, NCCL on static bytes, decode; overflow apart from NCCL; the host never waits
+  exact   // static part, then what exceeded it, when the host has seen whether anything did
 };
 
 // Agreed settings (equal on all ranks: rule R2).
@@ -36,6 +37,7 @@ struct Communicator {
   std::unique_ptr<Staging> staging;
   Statistics* statistics = nullptr;
   std::uint64_t sequence = 0;          // calls compressed so far; the same on all ranks
+  std::uint64_t next_half = 0;         // chunks so far: they use the staging's halves in turn
   ncclResult_t failure = ncclSuccess;  // first error of a compressed call; sticky, every later one returns it
   std::atomic<bool> aborted = false;   // set by ncclCommAbort and ncclCommRevoke from any thread
 };

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <thread>
 
 namespace zipccl::collectives {
 
 namespace {
-
-constexpr std::uint64_t value_bytes = 2;  // bfloat16
 
 using Clock = std::chrono::steady_clock;
 
@@ -18,155 +15,31 @@ constexpr auto spin_time = std::chrono::microseconds(200);
 constexpr auto pause_time = std::chrono::microseconds(20);
 constexpr auto error_check_time = std::chrono::milliseconds(10);
 
-template <typename Pointer>
-auto at(Pointer* base, std::uint64_t bytes) {
-  using Byte = std::conditional_t<std::is_const_v<Pointer>, const std::byte, std::byte>;
-  return static_cast<Byte*>(base) + bytes;
-}
-
-// Runs `operations` between the real GroupStart and GroupEnd. A group that was opened is always closed; the first
-// error wins.
-template <typename Operations>
-Outcome in_group(const NcclTable& nccl, Operations operations) {
-  if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
-    return Outcome::of(opened);
-  }
-  const Outcome inside = operations();
-  const ncclResult_t closed = nccl.ncclGroupEnd();
-  return inside.ok() ? Outcome::of(closed) : inside;
-}
-
-template <typename Operation>
-Outcome for_each_lane(std::span<const std::unique_ptr<ExactLane>> lanes, Operation operation) {
-  for (const auto& lane : lanes) {
-    if (const Outcome outcome = operation(*lane); !outcome.ok()) {
-      return outcome;
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
-Outcome Outcome::of(ncclResult_t result) { return {result, result == ncclSuccess ? Status::ok : Status::nccl_error}; }
-
-Outcome Outcome::of(Status status) {
-  switch (status) {
-    case Status::ok:
-      return {};
-    case Status::device_error:
-    case Status::out_of_memory:
-      return {ncclUnhandledCudaError, status};
-    case Status::aborted:
-      return {ncclInvalidUsage, status};
-    default:
-      return {ncclInternalError, status};
-  }
-}
-
-ExactLane::ExactLane(Communicator& communicator) : communicator_(communicator) {}
-
-Bucket& ExactLane::bucket(const AllGatherCall& call) const {
-  const auto ranks = static_cast<std::uint64_t>(communicator_.rank_count);
-  return communicator_.statistics->bucket(Collective::all_gather, call.count * value_bytes * ranks);
-}
-
-Outcome ExactLane::begin_call(const AllGatherCall& call) {
-  const std::uint64_t largest = Staging::chunk_values(communicator_.agreement.staging_bytes, communicator_.rank_count,
-                                                      communicator_.agreement.pool_fraction);
-  // Chunks of equal size: the last one is not a stub that pays a call's latency for little.
-  const std::uint64_t chunks = (call.count + largest - 1) / largest;
-  const std::uint64_t tiles = (call.count + codec::tile_values - 1) / codec::tile_values;
-  chunk_values_ = (tiles + chunks - 1) / chunks * codec::tile_values;
-  next_value_ = 0;
-  next_number_ = 0;
-  ++communicator_.sequence;
-  std::byte* own = at(call.receive, static_cast<std::uint64_t>(communicator_.rank) * call.count * value_bytes);
-  if (own == call.send) {
-    return {};
-  }
-  return Outcome::of(communicator_.device->copy(own, call.send, call.count * value_bytes, call.stream));
-}
-
 Outcome ExactLane::encode_next() {
-  const AllGatherCall& call = *calls_[next_call_];
-  if (next_value_ == 0) {
-    if (const Outcome outcome = begin_call(call); !outcome.ok()) {
-      return outcome;
-    }
+  if (const Outcome outcome = begin_next(); !outcome.ok()) {
+    return outcome;
   }
-  current_.call = &call;
-  current_.first = next_value_;
-  current_.count = std::min(chunk_values_, call.count - next_value_);
-  current_.number = next_number_++;
-  current_.sequence = communicator_.sequence;
-  current_.half = next_half_++;
-  current_.layout = codec::Layout::of(current_.count, communicator_.agreement.pool_fraction);
-  next_value_ += current_.count;
-  if (next_value_ == call.count) {
-    ++next_call_;
-    next_value_ = 0;
-  }
-
-  if (const Status status = communicator_.staging->begin(call.stream); status != Status::ok) {
-    return Outcome::of(status);
-  }
-  Staging::Half& half = communicator_.staging->half(current_.half);
-  std::fill_n(half.summaries, communicator_.rank_count, codec::MessageSummary{});
-  codec::EncodeJob job;
-  job.values = at(call.send, current_.first * value_bytes);
-  job.count = current_.count;
-  job.pool_fraction = communicator_.agreement.pool_fraction;
-  job.message = half.slots + static_cast<std::uint64_t>(communicator_.rank) * current_.layout.static_bytes;
-  job.overflow = half.overflow;
-  job.overflow_bytes = communicator_.staging->slot_bytes();
-  job.scratch = half.scratch;
-  job.sequence = current_.sequence;
-  job.chunk = current_.number;
-  return Outcome::of(communicator_.device->encode(job, call.stream));
-}
-
-Outcome ExactLane::exchange_static() {
-  const Staging::Half& half = communicator_.staging->half(current_.half);
-  const std::uint64_t bytes = current_.layout.static_bytes;
-  return Outcome::of(
-      communicator_.nccl->ncclAllGather(half.slots + static_cast<std::uint64_t>(communicator_.rank) * bytes, half.slots,
-                                        bytes, ncclUint8, communicator_.handle, current_.call->stream));
-}
-
-codec::DecodeJob ExactLane::decode_job(const Chunk& chunk) const {
-  const Staging::Half& half = communicator_.staging->half(chunk.half);
-  codec::DecodeJob job;
-  job.messages = half.slots;
-  job.message_stride = chunk.layout.static_bytes;
-  job.message_count = static_cast<std::uint32_t>(communicator_.rank_count);
-  job.skip = static_cast<std::uint32_t>(communicator_.rank);
-  job.values = at(chunk.call->receive, chunk.first * value_bytes);
-  job.value_stride = chunk.call->count * value_bytes;
-  job.count = chunk.count;
-  job.pool_fraction = communicator_.agreement.pool_fraction;
-  job.sequence = chunk.sequence;
-  job.chunk = chunk.number;
-  job.summaries = half.summaries;
-  return job;
+  std::fill_n(half_of(current()).summaries, communicator().rank_count, codec::MessageSummary{});
+  return Outcome::of(communicator().device->encode(encode_job(current()), current().call->stream));
 }
 
 Outcome ExactLane::decode_next() {
-  const codec::Stream stream = current_.call->stream;
-  if (const Status status = communicator_.device->decode(decode_job(current_), stream); status != Status::ok) {
+  const codec::Stream stream = current().call->stream;
+  if (const Status status = communicator().device->decode(decode_job(current()), stream); status != Status::ok) {
     return Outcome::of(status);
   }
-  if (const Status status = communicator_.device->record(communicator_.staging->half(current_.half).done, stream);
-      status != Status::ok) {
+  if (const Status status = communicator().device->record(half_of(current()).done, stream); status != Status::ok) {
     return Outcome::of(status);
   }
-  in_flight_.push_back(current_);
-  return Outcome::of(communicator_.staging->end(stream));
+  in_flight_.push_back(current());
+  return Outcome::of(communicator().staging->end(stream));
 }
 
 Outcome ExactLane::nccl_state() const {
   ncclResult_t error = ncclSuccess;
-  const ncclResult_t asked = communicator_.nccl->ncclCommGetAsyncError(communicator_.handle, &error);
+  const ncclResult_t asked = communicator().nccl->ncclCommGetAsyncError(communicator().handle, &error);
   return Outcome::of(asked != ncclSuccess ? asked : error == ncclInProgress ? ncclSuccess : error);
 }
 
@@ -176,14 +49,14 @@ Outcome ExactLane::wait_for(codec::Event event, Bucket& bucket) const {
   Outcome outcome;
   for (;;) {
     bool done = false;
-    if (const Status status = communicator_.device->query(event, &done); status != Status::ok) {
+    if (const Status status = communicator().device->query(event, &done); status != Status::ok) {
       outcome = Outcome::of(status);
       break;
     }
     if (done) {
       break;
     }
-    if (communicator_.aborted.load(std::memory_order_acquire)) {
+    if (communicator().aborted.load(std::memory_order_acquire)) {
       outcome = Outcome::of(Status::aborted);
       break;
     }
@@ -211,13 +84,13 @@ Outcome ExactLane::await_oldest() {
   next_overflow_ = 0;
   sent_overflow_ = 0;
 
-  const Staging::Half& half = communicator_.staging->half(settling_.half);
+  const Staging::Half& half = half_of(settling_);
   Bucket& statistics = bucket(*settling_.call);
   if (const Outcome outcome = wait_for(half.done, statistics); !outcome.ok()) {
     return outcome;
   }
   const auto relaxed = std::memory_order_relaxed;
-  const auto ranks = static_cast<std::uint32_t>(communicator_.rank_count);
+  const auto ranks = static_cast<std::uint32_t>(communicator().rank_count);
   std::uint64_t sent = settling_.layout.static_bytes;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const codec::MessageSummary& summary = half.summaries[rank];
@@ -232,7 +105,7 @@ Outcome ExactLane::await_oldest() {
     }
     if (bytes > 0) {
       overflows_.push_back({rank, bytes, 0});
-      if (rank == static_cast<std::uint32_t>(communicator_.rank)) {
+      if (rank == static_cast<std::uint32_t>(communicator().rank)) {
         sent += bytes;
         statistics.overflow_bytes.fetch_add(bytes, relaxed);
       }
@@ -240,33 +113,30 @@ Outcome ExactLane::await_oldest() {
     statistics.values.fetch_add(settling_.count, relaxed);
     statistics.escapes.fetch_add(summary.escapes, relaxed);
   }
-  statistics.wire_bytes.fetch_add(sent, relaxed);
-  statistics.raw_bytes.fetch_add(settling_.count * value_bytes, relaxed);
+  count(settling_, sent);
   if (!overflows_.empty()) {
     statistics.overflow_chunks.fetch_add(1, relaxed);
-    return {};
   }
-  finish_chunk();
   return {};
 }
 
 // Room in the chunk's own half that is free once its static part is decoded: what the messages leave of the slots,
 // or the own message, whichever is larger. Either holds any single rank's overflow.
 std::byte* ExactLane::overflow_room(const Chunk& chunk, std::uint64_t* bytes) const {
-  const Staging::Half& half = communicator_.staging->half(chunk.half);
-  const auto ranks = static_cast<std::uint64_t>(communicator_.rank_count);
+  const Staging::Half& half = half_of(chunk);
+  const auto ranks = static_cast<std::uint64_t>(communicator().rank_count);
   const std::uint64_t used = ranks * chunk.layout.static_bytes;
-  const std::uint64_t rest = ranks * communicator_.staging->slot_bytes() - used;
+  const std::uint64_t rest = ranks * communicator().staging->slot_bytes() - used;
   if (rest >= chunk.layout.static_bytes) {
     *bytes = rest;
     return half.slots + used;
   }
   *bytes = chunk.layout.static_bytes;
-  return half.slots + static_cast<std::uint64_t>(communicator_.rank) * chunk.layout.static_bytes;
+  return half.slots + static_cast<std::uint64_t>(communicator().rank) * chunk.layout.static_bytes;
 }
 
 Outcome ExactLane::exchange_overflow() {
-  const Staging::Half& half = communicator_.staging->half(settling_.half);
+  const Staging::Half& half = half_of(settling_);
   std::uint64_t room = 0;
   std::byte* base = overflow_room(settling_, &room);
   std::uint64_t offset = 0;
@@ -276,11 +146,11 @@ Outcome ExactLane::exchange_overflow() {
     overflow.offset = offset;
     offset += (overflow.bytes + codec::section_alignment - 1) / codec::section_alignment * codec::section_alignment;
     offset = std::min(offset, room);
-    const bool own = overflow.rank == static_cast<std::uint32_t>(communicator_.rank);
+    const bool own = overflow.rank == static_cast<std::uint32_t>(communicator().rank);
     std::byte* buffer = own ? half.overflow : base + overflow.offset;
     const ncclResult_t result =
-        communicator_.nccl->ncclBroadcast(buffer, buffer, overflow.bytes, ncclUint8, static_cast<int>(overflow.rank),
-                                          communicator_.handle, settling_.call->stream);
+        communicator().nccl->ncclBroadcast(buffer, buffer, overflow.bytes, ncclUint8, static_cast<int>(overflow.rank),
+                                           communicator().handle, settling_.call->stream);
     if (result != ncclSuccess) {
       return Outcome::of(result);
     }
@@ -293,36 +163,23 @@ Outcome ExactLane::decode_overflow() {
   const std::byte* base = overflow_room(settling_, &room);
   for (; next_overflow_ < sent_overflow_; ++next_overflow_) {
     const Overflow& overflow = overflows_[next_overflow_];
-    if (overflow.rank == static_cast<std::uint32_t>(communicator_.rank)) {
+    if (overflow.rank == static_cast<std::uint32_t>(communicator().rank)) {
       continue;
     }
     codec::DecodeJob job = decode_job(settling_);
-    job.messages = at(job.messages, overflow.rank * job.message_stride);
-    job.values = at(job.values, overflow.rank * job.value_stride);
+    job.messages = static_cast<const std::byte*>(job.messages) + overflow.rank * job.message_stride;
+    job.values = static_cast<std::byte*>(job.values) + overflow.rank * job.value_stride;
     job.message_count = 1;
     job.skip = ~0u;
     job.summaries += overflow.rank;
     job.overflow = base + overflow.offset;
     job.overflow_step = overflow.bytes;
     job.overflow_size = overflow.bytes;
-    if (const Status status = communicator_.device->decode(job, settling_.call->stream); status != Status::ok) {
+    if (const Status status = communicator().device->decode(job, settling_.call->stream); status != Status::ok) {
       return Outcome::of(status);
     }
   }
-  if (has_overflow()) {
-    return {};
-  }
-  finish_chunk();
-  return Outcome::of(communicator_.staging->end(settling_.call->stream));
-}
-
-void ExactLane::abandon() const { static_cast<void>(communicator_.staging->end(calls_.back()->stream)); }
-
-void ExactLane::finish_chunk() const {
-  const AllGatherCall& call = *settling_.call;
-  if (settling_.first + settling_.count == call.count) {
-    bucket(call).calls[static_cast<std::size_t>(Route::compressed)].fetch_add(1, std::memory_order_relaxed);
-  }
+  return has_overflow() ? Outcome{} : Outcome::of(communicator().staging->end(settling_.call->stream));
 }
 
 namespace {
@@ -366,37 +223,15 @@ Outcome settle(const NcclTable& nccl, std::span<const std::unique_ptr<ExactLane>
 }  // namespace
 
 Outcome exact_all_gather(std::span<const AllGatherCall> calls) {
-  std::vector<std::unique_ptr<ExactLane>> lanes;
-  for (const AllGatherCall& call : calls) {
-    const auto found = std::find_if(lanes.begin(), lanes.end(),
-                                    [&](const auto& lane) { return &lane->communicator() == call.communicator; });
-    ExactLane& lane =
-        found != lanes.end() ? **found : *lanes.emplace_back(std::make_unique<ExactLane>(*call.communicator));
-    lane.add(call);
-  }
   const NcclTable& nccl = *calls.front().communicator->nccl;
-  const auto must_settle = [](const auto& lane) { return lane->must_settle(); };
-  while (!lanes.empty()) {
-    Outcome outcome = for_each_lane(lanes, [](ExactLane& lane) { return lane.encode_next(); });
-    if (outcome.ok()) {
-      outcome =
-          in_group(nccl, [&] { return for_each_lane(lanes, [](ExactLane& lane) { return lane.exchange_static(); }); });
-    }
-    if (outcome.ok()) {
-      outcome = for_each_lane(lanes, [](ExactLane& lane) { return lane.decode_next(); });
-    }
+  return run_lanes(make_lanes<ExactLane>(calls), [&](const std::vector<std::unique_ptr<ExactLane>>& lanes) {
+    const auto must_settle = [](const auto& lane) { return lane->must_settle(); };
+    Outcome outcome;
     while (outcome.ok() && std::any_of(lanes.begin(), lanes.end(), must_settle)) {
       outcome = settle(nccl, lanes);
     }
-    if (!outcome.ok()) {
-      for (const auto& lane : lanes) {
-        lane->abandon();
-      }
-      return outcome;
-    }
-    std::erase_if(lanes, [](const auto& lane) { return !lane->has_next(); });
-  }
-  return {};
+    return outcome;
+  });
 }
 
 }  // namespace zipccl::collectives

@@ -24,7 +24,8 @@ std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, std::ui
 Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count)
     : device_(device), bytes_(bytes), slot_bytes_(slot_bytes(bytes, rank_count)), rank_count_(rank_count) {}
 
-Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_count, std::unique_ptr<Staging>* staging) {
+Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
+                       std::unique_ptr<Staging>* staging) {
   if (slot_bytes(bytes, rank_count) == 0) {
     return Status::invalid_argument;
   }
@@ -32,14 +33,14 @@ Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_coun
   if (made == nullptr) {
     return Status::out_of_memory;
   }
-  const Status status = made->reserve();
+  const Status status = made->reserve(with_overflow);
   if (status == Status::ok) {
     *staging = std::move(made);
   }
   return status;
 }
 
-Status Staging::reserve() {
+Status Staging::reserve(bool with_overflow) {
   const auto ranks = static_cast<std::size_t>(rank_count_);
   void* memory = nullptr;
   if (const Status status = device_.allocate(&memory, bytes_); status != Status::ok) {
@@ -65,6 +66,12 @@ Status Staging::reserve() {
     half.scratch = scratch_ + index * codec::encode_scratch_bytes;
     half.summaries = summaries_ + index * ranks;
     if (const Status status = device_.create_event(&half.done); status != Status::ok) {
+      return status;
+    }
+  }
+  if (with_overflow) {
+    if (const Status status = OverflowPort::create(device_, slot_bytes_, rank_count_, &overflow_);
+        status != Status::ok) {
       return status;
     }
   }

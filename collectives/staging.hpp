@@ -11,6 +11,7 @@
 
 #include "codec/device.hpp"
 #include "codec/format.hpp"
+#include "collectives/overflow_port.hpp"
 
 namespace zipccl::collectives {
 
@@ -23,8 +24,9 @@ class Staging {
   // Pure: values of one rank that pass through a slot at once.
   static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction);
 
-  // Reserves the memory. out_of_memory if the device has too little.
-  static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, std::unique_ptr<Staging>* staging);
+  // Reserves the memory, with `with_overflow` an overflow port too. out_of_memory if there is too little.
+  static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
+                       std::unique_ptr<Staging>* staging);
   ~Staging();  // the caller has made sure that nothing enqueued uses it any more
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -39,6 +41,7 @@ class Staging {
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }
+  OverflowPort* overflow() const { return overflow_.get(); }  // null without one
 
   // Orders a call behind the communicator's previous one, whatever streams they use.
   Status begin(codec::Stream stream);
@@ -48,7 +51,7 @@ class Staging {
 
  private:
   Staging(codec::Device& device, std::uint64_t bytes, int rank_count);
-  Status reserve();
+  Status reserve(bool with_overflow);
 
   codec::Device& device_;
   std::uint64_t bytes_;
@@ -58,6 +61,7 @@ class Staging {
   std::byte* scratch_ = nullptr;
   codec::MessageSummary* summaries_ = nullptr;
   std::array<Half, 2> halves_{};
+  std::unique_ptr<OverflowPort> overflow_;
   codec::Event last_use_ = nullptr;
   bool used_ = false;
 };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/communicator.hpp"
+#include "interpose/overflow_link.hpp"
 #include "switcher/session.hpp"
 
 namespace zipccl::interpose {
@@ -47,6 +48,7 @@ struct CommState {
   std::atomic<int> callers = 0;  // threads inside a compressed collective
   // Of a nonblocking communicator: nobody asks for its verdict, but until all ranks have said hello it must stay open.
   std::unique_ptr<switcher::Session> session;
+  std::unique_ptr<OverflowLink> overflow;  // exchange mode static
 
   bool active() const { return compressed && !communicator.aborted.load(std::memory_order_relaxed); }
 };

@@ -131,7 +131,10 @@ std::optional<BytesOrAuto::Value> BytesOrAuto::parse(std::string_view text) {
 }
 
 std::optional<collectives::Exchange> ExchangeMode::parse(std::string_view text) {
-  return text == "exact" ? std::optional(collectives::Exchange::exact) : std::nullopt;
+  using collectives::Exchange;
+  return text == "static"  ? std::optional(Exchange::fixed)
+         : text == "exact" ? std::optional(Exchange::exact)
+                           : std::nullopt;
 }
 
 std::optional<std::uint32_t> PoolBytes::parse(std::string_view text) {
@@ -155,7 +158,8 @@ std::optional<LogLevel> Level::parse(std::string_view text) {
 std::vector<std::string> Configuration::route_settings() const {
   return {std::string("ZIPCCL_COLLECTIVES=") + (settings.collectives.all_gather ? "allgather" : "none"),
           "ZIPCCL_MIN_BYTES=" + (settings.min_bytes ? std::to_string(*settings.min_bytes) : "auto"),
-          "ZIPCCL_EXCHANGE=exact", "ZIPCCL_POOL=" + std::to_string(settings.pool_bytes),
+          std::string("ZIPCCL_EXCHANGE=") + (settings.exchange == collectives::Exchange::exact ? "exact" : "static"),
+          "ZIPCCL_POOL=" + std::to_string(settings.pool_bytes),
           std::string("ZIPCCL_IGNORE_MAX_CONNECTIONS=") + (settings.ignore_max_connections ? "1" : "0")};
 }
 

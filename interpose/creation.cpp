@@ -85,6 +85,8 @@ switcher::Rendezvous& rendezvous() {
   return *own;
 }
 
+bool with_overflow() { return configuration().settings.exchange == collectives::Exchange::fixed; }
+
 std::uint64_t next_number() {
   static std::atomic<std::uint64_t> number = 0;
   return number++;
@@ -129,8 +131,8 @@ void Creation::prepare() {
     StagingPool& pool = StagingPool::instance();
     pool.reclaim();
     // Not for a nonblocking communicator, which stays native whatever this rank can do.
-    if (!nonblocking_ && pool.reserve(*device_, own.settings.staging_bytes, rank_count, &state_->communicator.staging,
-                                      &why) != Status::ok) {
+    if (!nonblocking_ && pool.reserve(*device_, own.settings.staging_bytes, rank_count, with_overflow(),
+                                      &state_->communicator.staging, &why) != Status::ok) {
       refusal_ = why;
     }
   }
@@ -257,7 +259,7 @@ ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& a
   if (communicator.staging->bytes() != agreement.staging_bytes) {
     free_staging();
     std::string why;
-    if (StagingPool::instance().reserve(*device_, agreement.staging_bytes, communicator.rank_count,
+    if (StagingPool::instance().reserve(*device_, agreement.staging_bytes, communicator.rank_count, with_overflow(),
                                         &communicator.staging, &why) != Status::ok ||
         communicator.staging->bytes() != agreement.staging_bytes) {
       log::write(LogLevel::error,
@@ -272,8 +274,24 @@ ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& a
   communicator.device = device_;
   communicator.agreement = agreement;
   communicator.statistics = &state_->statistics;
-  state_->compressed = true;
+  state_->compressed = !with_overflow() || connect();
   return ncclSuccess;
+}
+
+bool Creation::connect() {
+  const collectives::Communicator& communicator = state_->communicator;
+  std::unique_ptr<switcher::Channel> channel;
+  bool agreed = false;
+  std::string why;
+  const Status status = session_->connect(&channel, &agreed, &why);
+  if (status != Status::ok || !agreed) {
+    refusal_ = "no overflow channel between its ranks: " + (why.empty() ? std::string(describe(status)) : why);
+    return false;
+  }
+  state_->overflow = std::make_unique<OverflowLink>(rendezvous(), std::move(channel), *communicator.staging->overflow(),
+                                                    static_cast<std::uint32_t>(communicator.rank),
+                                                    static_cast<std::uint32_t>(communicator.rank_count));
+  return true;
 }
 
 ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {

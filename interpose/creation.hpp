@@ -28,6 +28,7 @@ class Creation {
   switcher::Hello hello() const;
   ncclResult_t take_verdict(ncclComm_t comm);
   ncclResult_t activate(ncclComm_t comm, const collectives::Agreement& agreement);
+  bool connect();  // the overflow channel; false with refusal_ set, on all ranks alike
   ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
   void free_staging();
 

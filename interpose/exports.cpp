@@ -122,6 +122,10 @@ ZIPCCL_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
   return intercept<&NcclTable::ncclCommRevoke>(ZIPCCL_CALLER, lifecycle::revoke, comm, flags);
 }
 
+ZIPCCL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  return intercept<&NcclTable::ncclCommGetAsyncError>(ZIPCCL_CALLER, lifecycle::get_async_error, comm, error);
+}
+
 ZIPCCL_EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t size, void** handle) {
   return intercept<&NcclTable::ncclCommRegister>(ZIPCCL_CALLER, lifecycle::register_buffer, comm, buffer, size, handle);
 }

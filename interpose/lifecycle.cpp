@@ -11,6 +11,7 @@
 #include "interpose/creation.hpp"
 #include "interpose/devices.hpp"
 #include "interpose/group.hpp"
+#include "interpose/log.hpp"
 #include "interpose/real_nccl.hpp"
 #include "interpose/report.hpp"
 #include "interpose/staging_pool.hpp"
@@ -97,9 +98,24 @@ void leave(CommPointer state, const char* how) {
   }
 }
 
+// What the communicator's kernels still wait for must come from this process's and the peers' helper threads, and what
+// peers still wait for must have left this process, before anything is taken apart.
+void flush(const CommPointer& state) {
+  if (state == nullptr || state->overflow == nullptr) {
+    return;
+  }
+  const collectives::OverflowPort& port = state->overflow->port();
+  while (!port.quiet() && port.status() == Status::ok && !state->communicator.aborted.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 // A thread that waits inside a compressed collective asks NCCL about this communicator now and then. It sees the flag
 // within microseconds; one that is inside the real NCCL may need the abort to come out, hence the limit.
 void release_waiters(CommState& state) {
+  if (state.overflow != nullptr) {
+    state.overflow->port().release();
+  }
   state.communicator.aborted.store(true, std::memory_order_release);
   const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
   while (state.callers.load(std::memory_order_acquire) > 0 && std::chrono::steady_clock::now() < limit) {
@@ -173,12 +189,16 @@ ncclResult_t shrink(ncclComm_t comm, int* excluded, int excluded_count, ncclComm
 }
 
 ncclResult_t finalize(ncclComm_t comm) {
-  return issue([=](const NcclTable& nccl) { return nccl.ncclCommFinalize(comm); });
+  return issue([=](const NcclTable& nccl) {
+    flush(CommTable::instance().find(comm));
+    return nccl.ncclCommFinalize(comm);
+  });
 }
 
 ncclResult_t destroy(ncclComm_t comm) {
   return issue([=](const NcclTable& nccl) {
     CommPointer state = CommTable::instance().remove(comm);
+    flush(state);
     const ncclResult_t result = nccl.ncclCommDestroy(comm);
     leave(std::move(state), "destroyed");
     return result;
@@ -202,6 +222,25 @@ ncclResult_t revoke(ncclComm_t comm, int flags) {
     release_waiters(*state);
   }
   return issue([=](const NcclTable& nccl) { return nccl.ncclCommRevoke(comm, flags); });
+}
+
+// A fault that kernels have found shows here, as NCCL's own asynchronous errors do.
+ncclResult_t get_async_error(ncclComm_t comm, ncclResult_t* error) {
+  const ncclResult_t result = call_real<&NcclTable::ncclCommGetAsyncError>(comm, error);
+  if (result != ncclSuccess || error == nullptr || *error != ncclSuccess) {
+    return result;
+  }
+  const CommPointer state = CommTable::instance().find(comm);
+  const Status status = state != nullptr && state->overflow != nullptr ? state->overflow->port().status() : Status::ok;
+  if (status != Status::ok) {
+    *error = collectives::nccl_result(status);
+    std::int32_t none = 0;
+    if (state->statistics.error.compare_exchange_strong(none, static_cast<std::int32_t>(status))) {
+      log::write(LogLevel::error, "communicator %s, rank %d: a compressed call failed: %s (NCCL result %d)",
+                 state->name.c_str(), state->communicator.rank, describe(status), static_cast<int>(*error));
+    }
+  }
+  return result;
 }
 
 // At once also inside a group: the caller needs the handle.

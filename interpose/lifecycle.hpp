@@ -19,6 +19,7 @@ ncclResult_t finalize(ncclComm_t comm);
 ncclResult_t destroy(ncclComm_t comm);
 ncclResult_t abort(ncclComm_t comm);
 ncclResult_t revoke(ncclComm_t comm, int flags);
+ncclResult_t get_async_error(ncclComm_t comm, ncclResult_t* error);
 ncclResult_t register_buffer(ncclComm_t comm, void* buffer, std::size_t size, void** handle);
 ncclResult_t deregister_buffer(ncclComm_t comm, void* handle);
 ncclResult_t register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWindow_t* window, int flags);

@@ -87,6 +87,20 @@ Json to_json(const CommState& state, const char* fate) {
   } else {
     result["reason"] = state.reason;
   }
+  if (state.overflow != nullptr) {
+    const collectives::OverflowPort& port = state.overflow->port();
+    const codec::ExchangeCounters& counters = port.counters();
+    result["exchange"] = {{"chunks", counters.finished},
+                          {"values", counters.values},
+                          {"escapes", counters.escapes},
+                          {"overflow_messages", counters.overflow_messages},
+                          {"overflow_bytes_received", counters.overflow_bytes},
+                          {"overflow_bytes_sent", port.sent_bytes()},
+                          {"overflow_wait_seconds", static_cast<double>(counters.wait_ns) * 1e-9},
+                          {"exchange_seconds", static_cast<double>(counters.exchange_ns) * 1e-9},
+                          {"host_memory_bytes", port.mapped_bytes()},
+                          {"host_memory_records_bytes", state.overflow->buffered_bytes()}};
+  }
   if (const auto error = static_cast<Status>(state.statistics.error.load()); error != Status::ok) {
     result["error"] = describe(error);
   }

@@ -19,7 +19,7 @@ std::uint64_t StagingPool::cap(const codec::Device& device) {
   return std::min(std::uint64_t{1} << 30, device.total_memory() / 50);
 }
 
-Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int rank_count,
+Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow,
                             std::unique_ptr<collectives::Staging>* staging, std::string* why) {
   std::uint64_t bytes = 0;
   {
@@ -34,7 +34,7 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int ran
     }
     used += bytes;
   }
-  const Status status = collectives::Staging::create(device, bytes, rank_count, staging);
+  const Status status = collectives::Staging::create(device, bytes, rank_count, with_overflow, staging);
   if (status != Status::ok) {
     *why = "cannot reserve " + std::to_string(bytes >> 20) + " MiB of staging: " + describe(status);
     if (status == Status::device_error) {
@@ -72,6 +72,7 @@ void StagingPool::reclaim() {
     retired_.erase(first, retired_.end());
   }
   for (const CommPointer& state : idle_states) {
+    state->overflow.reset();  // it looks into the staging's overflow port
     release(*state->communicator.device, std::move(state->communicator.staging));
   }
 }

@@ -18,7 +18,7 @@ class StagingPool {
   static std::uint64_t cap(const codec::Device& device);  // the smaller of 1 GiB and 2 % of its memory
 
   // Reserves `wanted` bytes or what the cap leaves, for a communicator of `rank_count` ranks. *why explains a failure.
-  Status reserve(codec::Device& device, std::uint64_t wanted, int rank_count,
+  Status reserve(codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow,
                  std::unique_ptr<collectives::Staging>* staging, std::string* why);
   // Of staging that no call has used.
   void release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging);

@@ -1,0 +1,116 @@
+#include "collectives/gather_chunks.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace zipccl::collectives {
+
+namespace {
+
+template <typename Pointer>
+auto at(Pointer* base, std::uint64_t bytes) {
+  using Byte = std::conditional_t<std::is_const_v<Pointer>, const std::byte, std::byte>;
+  return static_cast<Byte*>(base) + bytes;
+}
+
+}  // namespace
+
+Outcome Outcome::of(ncclResult_t result) { return {result, result == ncclSuccess ? Status::ok : Status::nccl_error}; }
+
+Outcome Outcome::of(Status status) { return {nccl_result(status), status}; }
+
+Bucket& GatherChunks::bucket(const AllGatherCall& call) const {
+  const auto ranks = static_cast<std::uint64_t>(communicator_.rank_count);
+  return communicator_.statistics->bucket(Collective::all_gather, call.count * value_bytes * ranks);
+}
+
+Outcome GatherChunks::begin_call(const AllGatherCall& call) {
+  const std::uint64_t largest = Staging::chunk_values(communicator_.agreement.staging_bytes, communicator_.rank_count,
+                                                      communicator_.agreement.pool_fraction);
+  // Chunks of equal size: the last one is not a stub that pays a call's latency for little.
+  const std::uint64_t chunks = (call.count + largest - 1) / largest;
+  const std::uint64_t tiles = (call.count + codec::tile_values - 1) / codec::tile_values;
+  chunk_values_ = (tiles + chunks - 1) / chunks * codec::tile_values;
+  next_number_ = 0;
+  ++communicator_.sequence;
+  std::byte* own = at(call.receive, static_cast<std::uint64_t>(communicator_.rank) * call.count * value_bytes);
+  if (own == call.send) {
+    return {};
+  }
+  return Outcome::of(communicator_.device->copy(own, call.send, call.count * value_bytes, call.stream));
+}
+
+Outcome GatherChunks::begin_next() {
+  const AllGatherCall& call = *calls_[next_call_];
+  if (next_value_ == 0) {
+    if (const Outcome outcome = begin_call(call); !outcome.ok()) {
+      return outcome;
+    }
+  }
+  current_.call = &call;
+  current_.first = next_value_;
+  current_.count = std::min(chunk_values_, call.count - next_value_);
+  current_.number = next_number_++;
+  current_.sequence = communicator_.sequence;
+  current_.half = communicator_.next_half++;
+  current_.layout = codec::Layout::of(current_.count, communicator_.agreement.pool_fraction);
+  next_value_ += current_.count;
+  if (next_value_ == call.count) {
+    ++next_call_;
+    next_value_ = 0;
+  }
+  return Outcome::of(communicator_.staging->begin(call.stream));
+}
+
+Outcome GatherChunks::exchange_static() {
+  const std::uint64_t bytes = current_.layout.static_bytes;
+  std::byte* slots = half_of(current_).slots;
+  return Outcome::of(communicator_.nccl->ncclAllGather(slots + static_cast<std::uint64_t>(communicator_.rank) * bytes,
+                                                       slots, bytes, ncclUint8, communicator_.handle,
+                                                       current_.call->stream));
+}
+
+codec::EncodeJob GatherChunks::encode_job(const Chunk& chunk) const {
+  const Staging::Half& half = half_of(chunk);
+  codec::EncodeJob job;
+  job.values = at(chunk.call->send, chunk.first * value_bytes);
+  job.count = chunk.count;
+  job.pool_fraction = communicator_.agreement.pool_fraction;
+  job.message = half.slots + static_cast<std::uint64_t>(communicator_.rank) * chunk.layout.static_bytes;
+  job.overflow = half.overflow;
+  job.overflow_bytes = communicator_.staging->slot_bytes();
+  job.scratch = half.scratch;
+  job.sequence = chunk.sequence;
+  job.chunk = chunk.number;
+  return job;
+}
+
+codec::DecodeJob GatherChunks::decode_job(const Chunk& chunk) const {
+  const Staging::Half& half = half_of(chunk);
+  codec::DecodeJob job;
+  job.messages = half.slots;
+  job.message_stride = chunk.layout.static_bytes;
+  job.message_count = static_cast<std::uint32_t>(communicator_.rank_count);
+  job.skip = static_cast<std::uint32_t>(communicator_.rank);
+  job.values = at(chunk.call->receive, chunk.first * value_bytes);
+  job.value_stride = chunk.call->count * value_bytes;
+  job.count = chunk.count;
+  job.pool_fraction = communicator_.agreement.pool_fraction;
+  job.sequence = chunk.sequence;
+  job.chunk = chunk.number;
+  job.summaries = half.summaries;
+  return job;
+}
+
+void GatherChunks::count(const Chunk& chunk, std::uint64_t wire_bytes) const {
+  Bucket& statistics = bucket(*chunk.call);
+  statistics.raw_bytes.fetch_add(chunk.count * value_bytes, std::memory_order_relaxed);
+  statistics.wire_bytes.fetch_add(wire_bytes, std::memory_order_relaxed);
+  if (chunk.first + chunk.count == chunk.call->count) {
+    statistics.calls[static_cast<std::size_t>(Route::compressed)].fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void GatherChunks::abandon() const { static_cast<void>(communicator_.staging->end(calls_.back()->stream)); }
+
+}  // namespace zipccl::collectives

@@ -1,0 +1,139 @@
+// What both exchange modes share: an all-gather cut into chunks, each of which passes through one half of the staging.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "collectives/all_gather.hpp"
+
+namespace zipccl::collectives {
+
+inline constexpr std::uint64_t value_bytes = 2;  // bfloat16
+
+// What ended a call: an NCCL result and, if zipccl found the fault, what it was.
+struct Outcome {
+  ncclResult_t result = ncclSuccess;
+  Status status = Status::ok;
+  bool ok() const { return result == ncclSuccess; }
+  static Outcome of(ncclResult_t result);
+  static Outcome of(Status status);
+};
+
+struct Chunk {
+  const AllGatherCall* call = nullptr;
+  std::uint64_t first = 0;  // its first value within every rank's shard
+  std::uint64_t count = 0;
+  std::uint32_t number = 0;    // within the call
+  std::uint64_t sequence = 0;  // of the call on its communicator
+  std::uint64_t half = 0;      // of the staging; only its parity counts
+  codec::Layout layout;
+};
+
+// One communicator's calls, one after the other, in chunks. The base of a mode's lane.
+class GatherChunks {
+ public:
+  explicit GatherChunks(Communicator& communicator) : communicator_(communicator) {}
+  void add(const AllGatherCall& call) { calls_.push_back(&call); }
+
+  Communicator& communicator() const { return communicator_; }
+  bool has_next() const { return next_call_ < calls_.size(); }
+
+  Outcome exchange_static();  // inside a real group: the current chunk's all-gather
+  // After a failure: what was enqueued may still use the staging.
+  void abandon() const;
+
+ protected:
+  // Moves on to the next chunk, which becomes current(); the stream then waits for the communicator's previous one. An
+  // out-of-place call's own shard is copied with its first chunk.
+  Outcome begin_next();
+  const Chunk& current() const { return current_; }
+
+  codec::EncodeJob encode_job(const Chunk& chunk) const;  // overflow into the half's last slot
+  codec::DecodeJob decode_job(const Chunk& chunk) const;
+  Staging::Half& half_of(const Chunk& chunk) const { return communicator_.staging->half(chunk.half); }
+  Bucket& bucket(const AllGatherCall& call) const;
+  // Counts a chunk's bytes, and with its last chunk the call.
+  void count(const Chunk& chunk, std::uint64_t wire_bytes) const;
+
+ private:
+  Outcome begin_call(const AllGatherCall& call);
+
+  Communicator& communicator_;
+  std::vector<const AllGatherCall*> calls_;
+  std::size_t next_call_ = 0;
+  std::uint64_t next_value_ = 0;
+  std::uint32_t next_number_ = 0;
+  std::uint64_t chunk_values_ = 0;  // of the current call
+  Chunk current_;
+};
+
+// Runs `operations` between the real GroupStart and GroupEnd. A group that was opened is always closed; the first
+// error wins.
+template <typename Operations>
+Outcome in_group(const NcclTable& nccl, Operations operations) {
+  if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
+    return Outcome::of(opened);
+  }
+  const Outcome inside = operations();
+  const ncclResult_t closed = nccl.ncclGroupEnd();
+  return inside.ok() ? Outcome::of(closed) : inside;
+}
+
+// Stops at the first that fails.
+template <typename Lanes, typename Operation>
+Outcome for_each_lane(const Lanes& lanes, Operation operation) {
+  for (const auto& lane : lanes) {
+    if (const Outcome outcome = operation(*lane); !outcome.ok()) {
+      return outcome;
+    }
+  }
+  return {};
+}
+
+// The calls by communicator, in the order in which communicators first appear.
+template <typename Lane>
+std::vector<std::unique_ptr<Lane>> make_lanes(std::span<const AllGatherCall> calls) {
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (const AllGatherCall& call : calls) {
+    Lane* own = nullptr;
+    for (const auto& lane : lanes) {
+      own = &lane->communicator() == call.communicator ? lane.get() : own;
+    }
+    if (own == nullptr) {
+      own = lanes.emplace_back(std::make_unique<Lane>(*call.communicator)).get();
+    }
+    own->add(call);
+  }
+  return lanes;
+}
+
+// Runs all lanes chunk by chunk: encode, one real group of all-gathers, decode, then `after_round(lanes)`, until no
+// lane has a next chunk.
+template <typename Lane, typename AfterRound>
+Outcome run_lanes(std::vector<std::unique_ptr<Lane>> lanes, AfterRound after_round) {
+  const NcclTable& nccl = *lanes.front()->communicator().nccl;
+  while (!lanes.empty()) {
+    Outcome outcome = for_each_lane(lanes, [](Lane& lane) { return lane.encode_next(); });
+    if (outcome.ok()) {
+      outcome = in_group(nccl, [&] { return for_each_lane(lanes, [](Lane& lane) { return lane.exchange_static(); }); });
+    }
+    if (outcome.ok()) {
+      outcome = for_each_lane(lanes, [](Lane& lane) { return lane.decode_next(); });
+    }
+    if (outcome.ok()) {
+      outcome = after_round(lanes);
+    }
+    if (!outcome.ok()) {
+      for (const auto& lane : lanes) {
+        lane->abandon();
+      }
+      return outcome;
+    }
+    std::erase_if(lanes, [](const auto& lane) { return !lane->has_next(); });
+  }
+  return {};
+}
+
+}  // namespace zipccl::collectives

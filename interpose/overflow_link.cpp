@@ -1,0 +1,45 @@
+#include "interpose/overflow_link.hpp"
+
+#include <utility>
+
+namespace zipccl::interpose {
+
+namespace {
+
+switcher::RecordKey key_of(const collectives::RecordId& id) { return {id.sender, id.sequence, id.chunk}; }
+
+}  // namespace
+
+OverflowLink::OverflowLink(switcher::Rendezvous& rendezvous, std::unique_ptr<switcher::Channel> channel,
+                           collectives::OverflowPort& port, std::uint32_t own_rank, std::uint32_t rank_count)
+    : rendezvous_(rendezvous), channel_(std::move(channel)), port_(port), own_rank_(own_rank), rank_count_(rank_count) {
+  port_.open(own_rank, this);
+  rendezvous_.add(this);
+}
+
+OverflowLink::~OverflowLink() { rendezvous_.remove(this); }
+
+void OverflowLink::send_to_all(const collectives::RecordId& id, Record record) {
+  for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+    if (rank != own_rank_) {
+      // A peer that has gone awaits nothing; one that still does finds its own end lost.
+      static_cast<void>(channel_->send(rank, key_of(id), record));
+    }
+  }
+}
+
+collectives::RecordTransport::Found OverflowLink::find(const collectives::RecordId& id, Record* record) {
+  switch (channel_->find(key_of(id), record)) {
+    case switcher::Arrival::arrived:
+      return Found::arrived;
+    case switcher::Arrival::awaited:
+      return Found::awaited;
+    case switcher::Arrival::lost:
+      return Found::lost;
+  }
+  return Found::lost;
+}
+
+void OverflowLink::drop(const collectives::RecordId& id) { channel_->drop(key_of(id)); }
+
+}  // namespace zipccl::interpose
