@@ -89,6 +89,9 @@ Outcome ExactLane::begin_call(const AllGatherCall& call) {
 }
 
 Outcome ExactLane::encode_next() {
+  if (const Outcome outcome = alive(); !outcome.ok()) {
+    return outcome;
+  }
   const AllGatherCall& call = *calls_[next_call_];
   if (next_value_ == 0) {
     if (const Outcome outcome = begin_call(call); !outcome.ok()) {
@@ -164,7 +167,12 @@ Outcome ExactLane::decode_next() {
   return Outcome::of(communicator_.staging->end(stream));
 }
 
+Outcome ExactLane::alive() const { return communicator_.aborted.load() ? Outcome::of(Status::aborted) : Outcome{}; }
+
 Outcome ExactLane::nccl_state() const {
+  if (const Outcome outcome = alive(); !outcome.ok()) {
+    return outcome;
+  }
   ncclResult_t error = ncclSuccess;
   const ncclResult_t asked = communicator_.nccl->ncclCommGetAsyncError(communicator_.handle, &error);
   return Outcome::of(asked != ncclSuccess ? asked : error == ncclInProgress ? ncclSuccess : error);
@@ -183,8 +191,8 @@ Outcome ExactLane::wait_for(codec::Event event, Bucket& bucket) const {
     if (done) {
       break;
     }
-    if (communicator_.aborted.load(std::memory_order_acquire)) {
-      outcome = Outcome::of(Status::aborted);
+    outcome = alive();
+    if (!outcome.ok()) {
       break;
     }
     const auto now = Clock::now();
@@ -216,16 +224,14 @@ Outcome ExactLane::await_oldest() {
   if (const Outcome outcome = wait_for(half.done, statistics); !outcome.ok()) {
     return outcome;
   }
+  if (const Outcome outcome = check_summaries(); !outcome.ok()) {
+    return outcome;
+  }
   const auto relaxed = std::memory_order_relaxed;
   const auto ranks = static_cast<std::uint32_t>(communicator_.rank_count);
   std::uint64_t sent = settling_.layout.static_bytes;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const codec::MessageSummary& summary = half.summaries[rank];
-    if (const auto status = static_cast<Status>(summary.status); status != Status::ok) {
-      // What arrives after a peer's death is stale memory: NCCL's word on that comes first.
-      const Outcome nccl = nccl_state();
-      return nccl.ok() ? Outcome::of(status) : nccl;
-    }
     const std::uint64_t bytes = settling_.layout.overflow_bytes(summary.entry_units);
     if (bytes > settling_.layout.max_overflow_bytes()) {
       return Outcome::of(Status::bad_totals);
@@ -244,9 +250,19 @@ Outcome ExactLane::await_oldest() {
   statistics.raw_bytes.fetch_add(settling_.count * value_bytes, relaxed);
   if (!overflows_.empty()) {
     statistics.overflow_chunks.fetch_add(1, relaxed);
-    return {};
   }
-  finish_chunk();
+  return {};
+}
+
+Outcome ExactLane::check_summaries() const {
+  const codec::MessageSummary* summaries = communicator_.staging->half(settling_.half).summaries;
+  for (int rank = 0; rank < communicator_.rank_count; ++rank) {
+    if (const auto status = static_cast<Status>(summaries[rank].status); status != Status::ok) {
+      // What arrives after a peer's death is stale memory: NCCL's word on that comes first.
+      const Outcome nccl = nccl_state();
+      return nccl.ok() ? Outcome::of(status) : nccl;
+    }
+  }
   return {};
 }
 
@@ -266,6 +282,9 @@ std::byte* ExactLane::overflow_room(const Chunk& chunk, std::uint64_t* bytes) co
 }
 
 Outcome ExactLane::exchange_overflow() {
+  if (const Outcome outcome = alive(); !outcome.ok()) {
+    return outcome;
+  }
   const Staging::Half& half = communicator_.staging->half(settling_.half);
   std::uint64_t room = 0;
   std::byte* base = overflow_room(settling_, &room);
@@ -312,16 +331,39 @@ Outcome ExactLane::decode_overflow() {
   if (has_overflow()) {
     return {};
   }
-  finish_chunk();
-  return Outcome::of(communicator_.staging->end(settling_.call->stream));
+  const codec::Stream stream = settling_.call->stream;
+  if (const Status status = communicator_.device->record(communicator_.staging->half(settling_.half).done, stream);
+      status != Status::ok) {
+    return Outcome::of(status);
+  }
+  // The next chunk's decode may be on another stream and has ended its part of the chain: join that.
+  if (const Status status = communicator_.staging->begin(stream); status != Status::ok) {
+    return Outcome::of(status);
+  }
+  return Outcome::of(communicator_.staging->end(stream));
 }
 
-void ExactLane::abandon() const { static_cast<void>(communicator_.staging->end(calls_.back()->stream)); }
-
-void ExactLane::finish_chunk() const {
+Outcome ExactLane::finish_oldest() {
   const AllGatherCall& call = *settling_.call;
+  if (!overflows_.empty()) {
+    const codec::Event done = communicator_.staging->half(settling_.half).done;
+    if (const Outcome outcome = wait_for(done, bucket(call)); !outcome.ok()) {
+      return outcome;
+    }
+    if (const Outcome outcome = check_summaries(); !outcome.ok()) {
+      return outcome;
+    }
+  }
   if (settling_.first + settling_.count == call.count) {
     bucket(call).calls[static_cast<std::size_t>(Route::compressed)].fetch_add(1, std::memory_order_relaxed);
+  }
+  return {};
+}
+
+void ExactLane::abandon() const {
+  for (const AllGatherCall* call : calls_) {
+    static_cast<void>(communicator_.staging->begin(call->stream));
+    static_cast<void>(communicator_.staging->end(call->stream));
   }
 }
 
@@ -339,20 +381,21 @@ Outcome settle(const NcclTable& nccl, std::span<const std::unique_ptr<ExactLane>
       }
     }
   }
+  std::vector<ExactLane*> overflowing = settling;
   for (;;) {
-    std::erase_if(settling, [](const ExactLane* lane) { return !lane->has_overflow(); });
-    if (settling.empty()) {
-      return {};
+    std::erase_if(overflowing, [](const ExactLane* lane) { return !lane->has_overflow(); });
+    if (overflowing.empty()) {
+      break;
     }
     Outcome outcome = in_group(nccl, [&] {
-      for (ExactLane* lane : settling) {
+      for (ExactLane* lane : overflowing) {
         if (const Outcome inside = lane->exchange_overflow(); !inside.ok()) {
           return inside;
         }
       }
       return Outcome{};
     });
-    for (ExactLane* lane : settling) {
+    for (ExactLane* lane : overflowing) {
       if (outcome.ok()) {
         outcome = lane->decode_overflow();
       }
@@ -361,6 +404,12 @@ Outcome settle(const NcclTable& nccl, std::span<const std::unique_ptr<ExactLane>
       return outcome;
     }
   }
+  for (ExactLane* lane : settling) {
+    if (const Outcome outcome = lane->finish_oldest(); !outcome.ok()) {
+      return outcome;
+    }
+  }
+  return {};
 }
 
 }  // namespace

@@ -36,8 +36,9 @@ class ExactLane {
   Outcome await_oldest();  // the host waits for the oldest chunk in flight and reads its headers
   bool has_overflow() const { return next_overflow_ < overflows_.size(); }
   Outcome exchange_overflow();  // inside a real group: broadcasts of as many ranks' overflow as there is room for
-  Outcome decode_overflow();    // patches what exchange_overflow brought
-  void abandon() const;  // after a failure: what was enqueued may still use the staging
+  Outcome decode_overflow();    // enqueues the patches for what exchange_overflow brought
+  Outcome finish_oldest();      // waits for patches, if there were any, and reads whether they went well
+  void abandon() const;         // after a failure: what was enqueued may still use the staging
 
   // One chunk stays in flight behind the next; none when there is no next.
   bool must_settle() const { return in_flight_.size() > (has_next() ? 1u : 0u); }
@@ -59,9 +60,10 @@ class ExactLane {
   };
 
   Outcome begin_call(const AllGatherCall& call);
-  void finish_chunk() const;
+  Outcome check_summaries() const;
   codec::DecodeJob decode_job(const Chunk& chunk) const;
   std::byte* overflow_room(const Chunk& chunk, std::uint64_t* bytes) const;
+  Outcome alive() const;       // after an abort the handle must not be used any more
   Outcome nccl_state() const;  // what ncclCommGetAsyncError says
   Outcome wait_for(codec::Event event, Bucket& bucket) const;
   Bucket& bucket(const AllGatherCall& call) const;

@@ -166,3 +166,20 @@ TEST_CASE("retired staging of a failed call waits for what the call left behind,
   pool.reclaim();
   CHECK(device.allocations == 0);
 }
+
+TEST_CASE("a reservation frees retired staging only for want of room") {
+  FakeDevice device(500 * mebibyte);  // cap 10 MiB
+  StagingPool pool;
+  pool.retire(used_state(pool, device));
+  const int before = device.allocations;
+  std::unique_ptr<Staging> first, second;
+  std::string why;
+  CHECK(pool.reserve(device, 6 * mebibyte, 2, &first, &why) == Status::ok);
+  CHECK(device.allocations == 2 * before);
+  CHECK(pool.reserve(device, 4 * mebibyte, 2, &second, &why) == Status::ok);
+  CHECK(second->bytes() == 4 * mebibyte);
+  CHECK(device.allocations == 2 * before);
+  pool.release(device, std::move(first));
+  pool.release(device, std::move(second));
+  CHECK(device.allocations == 0);
+}
