@@ -36,10 +36,10 @@ struct Communicator {
   Agreement agreement;
   std::unique_ptr<Staging> staging;
   Statistics* statistics = nullptr;
-  std::uint64_t sequence = 0;          // calls compressed so far; the same on all ranks
-  std::uint64_t next_half = 0;         // chunks so far: they use the staging's halves in turn
-  ncclResult_t failure = ncclSuccess;  // first error of a compressed call; sticky, every later one returns it
-  std::atomic<bool> aborted = false;   // set by ncclCommAbort and ncclCommRevoke from any thread
+  std::atomic<std::uint64_t> sequence = 0;  // calls compressed so far; the same on all ranks; reports read it
+  std::uint64_t next_half = 0;              // chunks so far: they use the staging's halves in turn
+  ncclResult_t failure = ncclSuccess;       // first error of a compressed call; sticky, every later one returns it
+  std::atomic<bool> aborted = false;        // set by ncclCommAbort and ncclCommRevoke from any thread
 };
 
 }  // namespace zipccl::collectives

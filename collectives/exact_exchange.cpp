@@ -18,6 +18,9 @@ constexpr auto error_check_time = std::chrono::milliseconds(10);
 }  // namespace
 
 Outcome ExactLane::encode_next() {
+  if (const Outcome outcome = alive(); !outcome.ok()) {
+    return outcome;
+  }
   if (const Outcome outcome = begin_next(); !outcome.ok()) {
     return outcome;
   }
@@ -38,6 +41,9 @@ Outcome ExactLane::decode_next() {
 }
 
 Outcome ExactLane::nccl_state() const {
+  if (const Outcome outcome = alive(); !outcome.ok()) {
+    return outcome;
+  }
   ncclResult_t error = ncclSuccess;
   const ncclResult_t asked = communicator().nccl->ncclCommGetAsyncError(communicator().handle, &error);
   return Outcome::of(asked != ncclSuccess ? asked : error == ncclInProgress ? ncclSuccess : error);
@@ -56,8 +62,8 @@ Outcome ExactLane::wait_for(codec::Event event, Bucket& bucket) const {
     if (done) {
       break;
     }
-    if (communicator().aborted.load(std::memory_order_acquire)) {
-      outcome = Outcome::of(Status::aborted);
+    outcome = alive();
+    if (!outcome.ok()) {
       break;
     }
     const auto now = Clock::now();
@@ -89,16 +95,14 @@ Outcome ExactLane::await_oldest() {
   if (const Outcome outcome = wait_for(half.done, statistics); !outcome.ok()) {
     return outcome;
   }
+  if (const Outcome outcome = check_summaries(); !outcome.ok()) {
+    return outcome;
+  }
   const auto relaxed = std::memory_order_relaxed;
   const auto ranks = static_cast<std::uint32_t>(communicator().rank_count);
   std::uint64_t sent = settling_.layout.static_bytes;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const codec::MessageSummary& summary = half.summaries[rank];
-    if (const auto status = static_cast<Status>(summary.status); status != Status::ok) {
-      // What arrives after a peer's death is stale memory: NCCL's word on that comes first.
-      const Outcome nccl = nccl_state();
-      return nccl.ok() ? Outcome::of(status) : nccl;
-    }
     const std::uint64_t bytes = settling_.layout.overflow_bytes(summary.entry_units);
     if (bytes > settling_.layout.max_overflow_bytes()) {
       return Outcome::of(Status::bad_totals);
@@ -113,9 +117,21 @@ Outcome ExactLane::await_oldest() {
     statistics.values.fetch_add(settling_.count, relaxed);
     statistics.escapes.fetch_add(summary.escapes, relaxed);
   }
-  count(settling_, sent);
+  count_bytes(settling_, sent);
   if (!overflows_.empty()) {
     statistics.overflow_chunks.fetch_add(1, relaxed);
+  }
+  return {};
+}
+
+Outcome ExactLane::check_summaries() const {
+  const codec::MessageSummary* summaries = half_of(settling_).summaries;
+  for (int rank = 0; rank < communicator().rank_count; ++rank) {
+    if (const auto status = static_cast<Status>(summaries[rank].status); status != Status::ok) {
+      // What arrives after a peer's death is stale memory: NCCL's word on that comes first.
+      const Outcome nccl = nccl_state();
+      return nccl.ok() ? Outcome::of(status) : nccl;
+    }
   }
   return {};
 }
@@ -136,6 +152,9 @@ std::byte* ExactLane::overflow_room(const Chunk& chunk, std::uint64_t* bytes) co
 }
 
 Outcome ExactLane::exchange_overflow() {
+  if (const Outcome outcome = alive(); !outcome.ok()) {
+    return outcome;
+  }
   const Staging::Half& half = half_of(settling_);
   std::uint64_t room = 0;
   std::byte* base = overflow_room(settling_, &room);
@@ -179,7 +198,31 @@ Outcome ExactLane::decode_overflow() {
       return Outcome::of(status);
     }
   }
-  return has_overflow() ? Outcome{} : Outcome::of(communicator().staging->end(settling_.call->stream));
+  if (has_overflow()) {
+    return {};
+  }
+  const codec::Stream stream = settling_.call->stream;
+  if (const Status status = communicator().device->record(half_of(settling_).done, stream); status != Status::ok) {
+    return Outcome::of(status);
+  }
+  // The next chunk's decode may be on another stream and has ended its part of the chain: join that.
+  if (const Status status = communicator().staging->begin(stream); status != Status::ok) {
+    return Outcome::of(status);
+  }
+  return Outcome::of(communicator().staging->end(stream));
+}
+
+Outcome ExactLane::finish_oldest() {
+  if (!overflows_.empty()) {
+    if (const Outcome outcome = wait_for(half_of(settling_).done, bucket(*settling_.call)); !outcome.ok()) {
+      return outcome;
+    }
+    if (const Outcome outcome = check_summaries(); !outcome.ok()) {
+      return outcome;
+    }
+  }
+  count_call(settling_);
+  return {};
 }
 
 namespace {
@@ -196,20 +239,21 @@ Outcome settle(const NcclTable& nccl, std::span<const std::unique_ptr<ExactLane>
       }
     }
   }
+  std::vector<ExactLane*> overflowing = settling;
   for (;;) {
-    std::erase_if(settling, [](const ExactLane* lane) { return !lane->has_overflow(); });
-    if (settling.empty()) {
-      return {};
+    std::erase_if(overflowing, [](const ExactLane* lane) { return !lane->has_overflow(); });
+    if (overflowing.empty()) {
+      break;
     }
     Outcome outcome = in_group(nccl, [&] {
-      for (ExactLane* lane : settling) {
+      for (ExactLane* lane : overflowing) {
         if (const Outcome inside = lane->exchange_overflow(); !inside.ok()) {
           return inside;
         }
       }
       return Outcome{};
     });
-    for (ExactLane* lane : settling) {
+    for (ExactLane* lane : overflowing) {
       if (outcome.ok()) {
         outcome = lane->decode_overflow();
       }
@@ -218,6 +262,12 @@ Outcome settle(const NcclTable& nccl, std::span<const std::unique_ptr<ExactLane>
       return outcome;
     }
   }
+  for (ExactLane* lane : settling) {
+    if (const Outcome outcome = lane->finish_oldest(); !outcome.ok()) {
+      return outcome;
+    }
+  }
+  return {};
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ class ExactLane : public GatherChunks {
   Outcome await_oldest();  // the host waits for the oldest chunk in flight and reads its headers
   bool has_overflow() const { return next_overflow_ < overflows_.size(); }
   Outcome exchange_overflow();  // inside a real group: broadcasts of as many ranks' overflow as there is room for
-  Outcome decode_overflow();    // patches what exchange_overflow brought
+  Outcome decode_overflow();    // enqueues the patches for what exchange_overflow brought
+  Outcome finish_oldest();      // waits for patches, if there were any, and reads whether they went well
 
  private:
   struct Overflow {  // one rank's excess and where it is received
@@ -32,6 +33,7 @@ class ExactLane : public GatherChunks {
     std::uint64_t offset = 0;
   };
 
+  Outcome check_summaries() const;
   std::byte* overflow_room(const Chunk& chunk, std::uint64_t* bytes) const;
   Outcome nccl_state() const;  // what ncclCommGetAsyncError says
   Outcome wait_for(codec::Event event, Bucket& bucket) const;

@@ -102,15 +102,25 @@ codec::DecodeJob GatherChunks::decode_job(const Chunk& chunk) const {
   return job;
 }
 
-void GatherChunks::count(const Chunk& chunk, std::uint64_t wire_bytes) const {
+void GatherChunks::count_bytes(const Chunk& chunk, std::uint64_t wire_bytes) const {
   Bucket& statistics = bucket(*chunk.call);
   statistics.raw_bytes.fetch_add(chunk.count * value_bytes, std::memory_order_relaxed);
   statistics.wire_bytes.fetch_add(wire_bytes, std::memory_order_relaxed);
+}
+
+void GatherChunks::count_call(const Chunk& chunk) const {
   if (chunk.first + chunk.count == chunk.call->count) {
-    statistics.calls[static_cast<std::size_t>(Route::compressed)].fetch_add(1, std::memory_order_relaxed);
+    bucket(*chunk.call).calls[static_cast<std::size_t>(Route::compressed)].fetch_add(1, std::memory_order_relaxed);
   }
 }
 
-void GatherChunks::abandon() const { static_cast<void>(communicator_.staging->end(calls_.back()->stream)); }
+Outcome GatherChunks::alive() const { return communicator_.aborted.load() ? Outcome::of(Status::aborted) : Outcome{}; }
+
+void GatherChunks::abandon() const {
+  for (const AllGatherCall* call : calls_) {
+    static_cast<void>(communicator_.staging->begin(call->stream));
+    static_cast<void>(communicator_.staging->end(call->stream));
+  }
+}
 
 }  // namespace zipccl::collectives

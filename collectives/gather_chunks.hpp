@@ -41,10 +41,10 @@ class GatherChunks {
   bool has_next() const { return next_call_ < calls_.size(); }
 
   Outcome exchange_static();  // inside a real group: the current chunk's all-gather
-  // After a failure: what was enqueued may still use the staging.
-  void abandon() const;
+  void abandon() const;       // after a failure: what was enqueued may still use the staging
 
  protected:
+  Outcome alive() const;  // after an abort the handle must not be used any more
   // Moves on to the next chunk, which becomes current(); the stream then waits for the communicator's previous one. An
   // out-of-place call's own shard is copied with its first chunk.
   Outcome begin_next();
@@ -54,8 +54,8 @@ class GatherChunks {
   codec::DecodeJob decode_job(const Chunk& chunk) const;
   Staging::Half& half_of(const Chunk& chunk) const { return communicator_.staging->half(chunk.half); }
   Bucket& bucket(const AllGatherCall& call) const;
-  // Counts a chunk's bytes, and with its last chunk the call.
-  void count(const Chunk& chunk, std::uint64_t wire_bytes) const;
+  void count_bytes(const Chunk& chunk, std::uint64_t wire_bytes) const;
+  void count_call(const Chunk& chunk) const;  // with its last chunk
 
  private:
   Outcome begin_call(const AllGatherCall& call);

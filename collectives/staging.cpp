@@ -61,8 +61,6 @@ Status Staging::reserve(bool with_overflow) {
   summaries_ = static_cast<codec::MessageSummary*>(memory);
   for (std::size_t index = 0; index < halves; ++index) {
     Half& half = halves_[index];
-    half.slots = memory_ + index * (ranks + 1) * slot_bytes_;
-    half.overflow = half.slots + ranks * slot_bytes_;
     half.scratch = scratch_ + index * codec::encode_scratch_bytes;
     half.summaries = summaries_ + index * ranks;
     if (const Status status = device_.create_event(&half.done); status != Status::ok) {
@@ -75,7 +73,17 @@ Status Staging::reserve(bool with_overflow) {
       return status;
     }
   }
+  limit(bytes_);
   return device_.create_event(&last_use_);
+}
+
+void Staging::limit(std::uint64_t bytes) {
+  const auto ranks = static_cast<std::uint64_t>(rank_count_);
+  slot_bytes_ = slot_bytes(bytes, rank_count_);
+  for (std::size_t index = 0; index < halves; ++index) {
+    halves_[index].slots = memory_ + index * (ranks + 1) * slot_bytes_;
+    halves_[index].overflow = halves_[index].slots + ranks * slot_bytes_;
+  }
 }
 
 Staging::~Staging() {

@@ -38,12 +38,16 @@ class Staging {
     codec::MessageSummary* summaries = nullptr;  // rank_count of them, mapped
     codec::Event done = nullptr;                 // after the first decode pass of the chunk in this half
   };
+  // Uses no more than `bytes`, at most bytes() and enough for a slot, as ranks with more agreed with one that has less;
+  // before the first use.
+  void limit(std::uint64_t bytes);
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }
   OverflowPort* overflow() const { return overflow_.get(); }  // null without one
 
-  // Orders a call behind the communicator's previous one, whatever streams they use.
+  // Orders a call behind the communicator's previous one, whatever streams they use. Every end() needs a begin() on its
+  // stream after the latest end(), or the chain loses that one's work.
   Status begin(codec::Stream stream);
   Status end(codec::Stream stream);
   // Whether everything up to the last end() is done. Never blocks.

@@ -5,6 +5,9 @@
 namespace zipccl::collectives {
 
 Outcome StaticLane::encode_next() {
+  if (const Outcome outcome = alive(); !outcome.ok()) {
+    return outcome;
+  }
   OverflowPort& port = *communicator().staging->overflow();
   if (const Status fault = port.status(); fault != Status::ok) {
     return Outcome::of(fault);
@@ -30,7 +33,8 @@ Outcome StaticLane::decode_next() {
       status != Status::ok) {
     return Outcome::of(status);
   }
-  count(current(), current().layout.static_bytes);
+  count_bytes(current(), current().layout.static_bytes);
+  count_call(current());
   return Outcome::of(communicator().staging->end(stream));
 }
 

@@ -68,11 +68,24 @@ class Callers {
  private:
   void add(int step) {
     for (const CompressedAllGather& call : calls_) {
-      call.owner->callers.fetch_add(step, std::memory_order_acq_rel);
+      call.owner->callers.fetch_add(step);  // ordered with CommState::communicator.aborted
     }
   }
   std::span<const CompressedAllGather> calls_;
 };
+
+const char* advice(Status status) {
+  switch (status) {
+    case Status::nccl_error:
+      return "; NCCL_DEBUG=WARN says more";
+    case Status::out_of_memory:
+    case Status::device_error:
+    case Status::aborted:
+      return "";
+    default:
+      return "; run with ZIPCCL=off and report this";
+  }
+}
 
 void log_failure(std::span<const CompressedAllGather> calls, ncclResult_t result, Status status) {
   for (const CompressedAllGather& call : calls) {
@@ -80,10 +93,11 @@ void log_failure(std::span<const CompressedAllGather> calls, ncclResult_t result
     const log::DeviceScope device(communicator.device->ordinal());
     log::write(status == Status::aborted ? LogLevel::info : LogLevel::error,
                "communicator %s, rank %d: compressed all-gather %llu failed: %s%s%s (NCCL result %d); its output is "
-               "undefined",
+               "undefined%s",
                call.owner->name.c_str(), communicator.rank, static_cast<unsigned long long>(communicator.sequence),
                describe(status), status == Status::device_error ? ": " : "",
-               status == Status::device_error ? communicator.device->last_error() : "", static_cast<int>(result));
+               status == Status::device_error ? communicator.device->last_error() : "", static_cast<int>(result),
+               advice(status));
   }
 }
 

@@ -78,7 +78,6 @@ std::string name_of(const ncclUniqueId& id) {
 
 switcher::Rendezvous& rendezvous() {
   static switcher::Rendezvous* const own = [] {
-    watch_forks();
     const std::string& given = configuration().settings.socket_interfaces;
     return switcher::Rendezvous::create(given.empty() ? variable("NCCL_SOCKET_IFNAME") : given).release();
   }();
@@ -101,6 +100,7 @@ LogLevel level_of(const std::string& reason) {
 }
 
 void enter(ncclComm_t comm, CommPointer state) {
+  watch_forks();
   state->number = next_number();
   report::start();
   if (CommPointer previous = CommTable::instance().insert(comm, std::move(state))) {
@@ -128,11 +128,10 @@ void Creation::prepare() {
   } else if (std::string why; (device_ = current_device(&why)) == nullptr) {
     refusal_ = why;
   } else {
-    StagingPool& pool = StagingPool::instance();
-    pool.reclaim();
     // Not for a nonblocking communicator, which stays native whatever this rank can do.
-    if (!nonblocking_ && pool.reserve(*device_, own.settings.staging_bytes, rank_count, with_overflow(),
-                                      &state_->communicator.staging, &why) != Status::ok) {
+    if (!nonblocking_ &&
+        StagingPool::instance().reserve(*device_, own.settings.staging_bytes, rank_count, with_overflow(),
+                                        &state_->communicator.staging, &why) != Status::ok) {
       refusal_ = why;
     }
   }
@@ -170,8 +169,10 @@ ncclResult_t Creation::begin() {
     return ncclSuccess;
   }
   if (!switcher::Rendezvous::stamped(bytes_of(id_))) {
-    refusal_ = variable("NCCL_COMM_ID").empty() ? "the process that made its ncclUniqueId runs without zipccl"
-                                                : "NCCL_COMM_ID is set, so its ncclUniqueId cannot carry an address";
+    refusal_ = variable("NCCL_COMM_ID").empty()
+                   ? "the process that made its ncclUniqueId runs without zipccl or could not put an "
+                     "address into it, which its log then explains"
+                   : "NCCL_COMM_ID is set, so its ncclUniqueId cannot carry an address";
     return ncclSuccess;
   }
   prepare();
@@ -180,12 +181,13 @@ ncclResult_t Creation::begin() {
   if (status == Status::ok) {
     return ncclSuccess;
   }
-  free_staging();
-  if (status == Status::timed_out) {
+  // With any other outcome the hello may have been counted (session.hpp).
+  if (status != Status::refused && status != Status::connection_lost && status != Status::invalid_argument) {
+    free_staging();
     log::write(LogLevel::error,
                "communicator %s, rank %d: %s; the other ranks may count on this one, so its creation "
                "fails",
-               state_->name.c_str(), communicator.rank, why.c_str());
+               state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
     return ncclRemoteError;
   }
   refusal_ = why;
@@ -224,6 +226,7 @@ ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
   if (*comm != nullptr) {
     enter(*comm, state_);
   }
+  StagingPool::instance().reclaim();
   return result;
 }
 
@@ -256,42 +259,38 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
 
 ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& agreement) {
   collectives::Communicator& communicator = state_->communicator;
-  if (communicator.staging->bytes() != agreement.staging_bytes) {
-    free_staging();
-    std::string why;
-    if (StagingPool::instance().reserve(*device_, agreement.staging_bytes, communicator.rank_count, with_overflow(),
-                                        &communicator.staging, &why) != Status::ok ||
-        communicator.staging->bytes() != agreement.staging_bytes) {
-      log::write(LogLevel::error,
-                 "communicator %s, rank %d: the staging that all ranks agreed on is gone (%s); its "
-                 "creation fails",
-                 state_->name.c_str(), communicator.rank, why.c_str());
-      return ncclSystemError;
-    }
-  }
+  communicator.staging->limit(agreement.staging_bytes);
   communicator.nccl = &RealNccl::get().table();
   communicator.handle = comm;
   communicator.device = device_;
   communicator.agreement = agreement;
   communicator.statistics = &state_->statistics;
-  state_->compressed = !with_overflow() || connect();
-  return ncclSuccess;
+  state_->compressed = true;
+  return with_overflow() ? connect() : ncclSuccess;
 }
 
-bool Creation::connect() {
+ncclResult_t Creation::connect() {
   const collectives::Communicator& communicator = state_->communicator;
   std::unique_ptr<switcher::Channel> channel;
   bool agreed = false;
   std::string why;
-  const Status status = session_->connect(&channel, &agreed, &why);
-  if (status != Status::ok || !agreed) {
-    refusal_ = "no overflow channel between its ranks: " + (why.empty() ? std::string(describe(status)) : why);
-    return false;
+  if (const Status status = session_->connect(&channel, &agreed, &why); status != Status::ok) {
+    log::write(
+        LogLevel::error,
+        "communicator %s, rank %d: no answer on the overflow channel: %s; the other ranks may count on this one, "
+        "so its creation fails",
+        state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
+    return ncclRemoteError;
+  }
+  if (!agreed) {
+    refusal_ = "no overflow channel between its ranks: " + why + " (ZIPCCL_EXCHANGE=exact needs none)";
+    state_->compressed = false;
+    return ncclSuccess;
   }
   state_->overflow = std::make_unique<OverflowLink>(rendezvous(), std::move(channel), *communicator.staging->overflow(),
                                                     static_cast<std::uint32_t>(communicator.rank),
                                                     static_cast<std::uint32_t>(communicator.rank_count));
-  return true;
+  return ncclSuccess;
 }
 
 ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {
@@ -310,6 +309,7 @@ void Creation::free_staging() {
 void announce_configuration() {
   static std::once_flag once;
   std::call_once(once, [] {
+    watch_forks();
     for (const std::string& error : configuration().errors) {
       log::write(LogLevel::error, "%s; communicators stay native on all ranks", error.c_str());
     }
@@ -325,9 +325,19 @@ void stamp(ncclUniqueId* id) {
   }
   const std::span<std::uint8_t, switcher::unique_id_bytes> bytes(reinterpret_cast<std::uint8_t*>(id->internal),
                                                                  switcher::unique_id_bytes);
+  if (std::any_of(bytes.begin() + switcher::stamp_offset, bytes.end(), [](std::uint8_t byte) { return byte != 0; })) {
+    log::write(
+        LogLevel::warn,
+        "communicators of this ncclUniqueId stay native, it cannot carry an address: NCCL %s uses more of it than "
+        "zipccl %s knows; a newer zipccl may fit",
+        RealNccl::get().version_text().c_str(), ZIPCCL_VERSION);
+    return;
+  }
   std::string why;
   if (const Status status = rendezvous().stamp(bytes, &why); status != Status::ok) {
-    log::write(LogLevel::warn, "communicators of this ncclUniqueId stay native, it cannot carry an address: %s",
+    log::write(LogLevel::warn,
+               "communicators of this ncclUniqueId stay native, it cannot carry an address: %s; ZIPCCL_SOCKET_IFNAME "
+               "chooses another network interface",
                why.empty() ? describe(status) : why.c_str());
   }
 }

@@ -28,7 +28,7 @@ class Creation {
   switcher::Hello hello() const;
   ncclResult_t take_verdict(ncclComm_t comm);
   ncclResult_t activate(ncclComm_t comm, const collectives::Agreement& agreement);
-  bool connect();  // the overflow channel; false with refusal_ set, on all ranks alike
+  ncclResult_t connect();  // the overflow channel, or a refusal on all ranks alike
   ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
   void free_staging();
 
@@ -44,7 +44,8 @@ class Creation {
 // Before the first communicator or id: says what is wrong with the environment, once.
 void announce_configuration();
 
-// Writes the session's address into a fresh id, unless something forbids it.
+// Writes the session's address into a fresh id whose last half was zero before NCCL made it, unless something forbids
+// it.
 void stamp(ncclUniqueId* id);
 
 // A row for a communicator that stays native, made by ncclCommInitAll, Split or Shrink.

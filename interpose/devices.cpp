@@ -30,10 +30,6 @@ Status make_device(int ordinal, std::unique_ptr<codec::Device>* device, std::str
     return status;
   }
 #if ZIPCCL_HAVE_CUDA
-  if (ordinal < 0) {
-    *why = "CUDA is not available";
-    return Status::unsupported;
-  }
   return codec::make_cuda_device(ordinal, device, why);
 #else
   static_cast<void>(ordinal);

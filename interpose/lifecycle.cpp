@@ -89,13 +89,22 @@ ncclResult_t make_child(ncclComm_t parent, ncclComm_t* child, const std::string&
   });
 }
 
-// After the real call that ended it.
-void leave(CommPointer state, const char* how) {
-  if (state != nullptr) {
-    report::closed(*state, how);
-    StagingPool::instance().retire(std::move(state));
-    StagingPool::instance().reclaim();
-  }
+// Ends a communicator with a real call, and what zipccl holds of it when that has happened: in a group NCCL does it at
+// the end. `after` runs then, with the state unless there was none.
+template <typename RealEnd, typename After>
+ncclResult_t end_life(ncclComm_t comm, RealEnd real_end, After after) {
+  const auto state = std::make_shared<CommPointer>();
+  return issue(
+      [=](const NcclTable& nccl) {
+        *state = CommTable::instance().remove(comm);
+        return real_end(nccl);
+      },
+      [=](ncclResult_t result) {
+        if (*state != nullptr) {
+          after(std::move(*state));
+        }
+        return result;
+      });
 }
 
 // What the communicator's kernels still wait for must come from this process's and the peers' helper threads, and what
@@ -116,9 +125,9 @@ void release_waiters(CommState& state) {
   if (state.overflow != nullptr) {
     state.overflow->port().release();
   }
-  state.communicator.aborted.store(true, std::memory_order_release);
+  state.communicator.aborted.store(true);
   const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (state.callers.load(std::memory_order_acquire) > 0 && std::chrono::steady_clock::now() < limit) {
+  while (state.callers.load() > 0 && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }
@@ -126,6 +135,9 @@ void release_waiters(CommState& state) {
 }  // namespace
 
 ncclResult_t get_unique_id(ncclUniqueId* id) {
+  if (id != nullptr) {
+    std::memset(id->internal + switcher::stamp_offset, 0, switcher::unique_id_bytes - switcher::stamp_offset);
+  }
   const ncclResult_t result = call_real<&NcclTable::ncclGetUniqueId>(id);
   if (result == ncclSuccess) {
     announce_configuration();
@@ -196,25 +208,32 @@ ncclResult_t finalize(ncclComm_t comm) {
 }
 
 ncclResult_t destroy(ncclComm_t comm) {
-  return issue([=](const NcclTable& nccl) {
-    CommPointer state = CommTable::instance().remove(comm);
-    flush(state);
-    const ncclResult_t result = nccl.ncclCommDestroy(comm);
-    leave(std::move(state), "destroyed");
-    return result;
-  });
+  const std::weak_ptr<CommState> state = CommTable::instance().find(comm);
+  return end_life(
+      comm,
+      [=](const NcclTable& nccl) {
+        flush(state.lock());
+        return nccl.ncclCommDestroy(comm);
+      },
+      [](CommPointer own) {
+        report::closed(*own, "destroyed");
+        StagingPool::instance().retire(std::move(own));
+        StagingPool::instance().reclaim();
+      });
 }
 
+// Frees no memory: CUDA would wait for all work of the device, which may be that of a communicator whose abort comes
+// next in this thread.
 ncclResult_t abort(ncclComm_t comm) {
   if (const CommPointer state = CommTable::instance().find(comm)) {
     release_waiters(*state);
   }
-  return issue([=](const NcclTable& nccl) {
-    CommPointer state = CommTable::instance().remove(comm);
-    const ncclResult_t result = nccl.ncclCommAbort(comm);
-    leave(std::move(state), "aborted");
-    return result;
-  });
+  return end_life(
+      comm, [=](const NcclTable& nccl) { return nccl.ncclCommAbort(comm); },
+      [](CommPointer state) {
+        report::closed(*state, "aborted");
+        StagingPool::instance().retire(std::move(state));
+      });
 }
 
 ncclResult_t revoke(ncclComm_t comm, int flags) {

@@ -83,7 +83,7 @@ Json to_json(const CommState& state, const char* fate) {
   if (state.compressed) {
     result["staging_bytes"] = communicator.agreement.staging_bytes;
     result["min_bytes"] = communicator.agreement.min_bytes;
-    result["sequence"] = communicator.sequence;
+    result["sequence"] = communicator.sequence.load();
   } else {
     result["reason"] = state.reason;
   }
@@ -194,8 +194,10 @@ class Writer {
       good = good && std::rename(temporary.c_str(), path.c_str()) == 0;
     }
     if (!good) {
-      log::write(LogLevel::error, "ZIPCCL_REPORT: cannot write %s: %s; there will be no report", path.c_str(),
-                 std::strerror(errno));
+      log::write(
+          LogLevel::error,
+          "ZIPCCL_REPORT: cannot write %s: %s; there will be no report unless it names a folder that can be written",
+          path.c_str(), std::strerror(errno));
       failed_ = true;
     }
     last_write_.store(now(), std::memory_order_relaxed);

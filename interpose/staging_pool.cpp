@@ -21,6 +21,13 @@ std::uint64_t StagingPool::cap(const codec::Device& device) {
 
 Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow,
                             std::unique_ptr<collectives::Staging>* staging, std::string* why) {
+  const auto lacks_room = [&] {
+    const std::lock_guard lock(mutex_);
+    return used_[&device] + wanted > cap(device);
+  };
+  if (lacks_room()) {
+    reclaim();
+  }
   std::uint64_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -29,7 +36,10 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int ran
     if (collectives::Staging::slot_bytes(bytes, rank_count) == 0) {
       *why = std::to_string(bytes >> 20) + " MiB of staging are too little for " + std::to_string(rank_count) +
              " ranks (" + std::to_string(wanted >> 20) + " MiB wanted, " + std::to_string(used >> 20) + " of at most " +
-             std::to_string(cap(device) >> 20) + " MiB used by other communicators)";
+             std::to_string(cap(device) >> 20) + " MiB used by other communicators); " +
+             (collectives::Staging::slot_bytes(wanted, rank_count) == 0
+                  ? "raise ZIPCCL_STAGING_MB"
+                  : "a lower ZIPCCL_STAGING_MB leaves room for more communicators");
       return Status::out_of_memory;
     }
     used += bytes;
@@ -39,6 +49,8 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int ran
     *why = "cannot reserve " + std::to_string(bytes >> 20) + " MiB of staging: " + describe(status);
     if (status == Status::device_error) {
       *why += std::string(" (") + device.last_error() + ")";
+    } else if (status == Status::out_of_memory) {
+      *why += "; lower ZIPCCL_STAGING_MB or leave the device more memory";
     }
     const std::lock_guard lock(mutex_);
     used_[&device] -= bytes;

@@ -1,5 +1,5 @@
 // Staging memory of all communicators: within a cap for each device (rule R9), and given back only when nothing that
-// was enqueued can still use it, without ever waiting for the device.
+// was enqueued can still use it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ class StagingPool {
  public:
   static std::uint64_t cap(const codec::Device& device);  // the smaller of 1 GiB and 2 % of its memory
 
-  // Reserves `wanted` bytes or what the cap leaves, for a communicator of `rank_count` ranks. *why explains a failure.
+  // Reserves `wanted` bytes or what the cap leaves, for a communicator of `rank_count` ranks; reclaims only if the cap
+  // leaves less. *why explains a failure.
   Status reserve(codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow,
                  std::unique_ptr<collectives::Staging>* staging, std::string* why);
   // Of staging that no call has used.
@@ -26,6 +27,8 @@ class StagingPool {
   // Takes over a communicator that has left the table. Its staging is freed by a later reclaim(), when the
   // communicator's last call is done and no thread is inside one.
   void retire(CommPointer state);
+  // Frees device memory, for which CUDA waits until the device is idle: never where that can depend on what the calling
+  // thread does next.
   void reclaim();
 
   // The process's own; never destroyed.

@@ -16,7 +16,8 @@ using Settings = std::map<std::string_view, std::string_view>;
 std::optional<std::string> missing_rank(Hellos hellos) {
   const auto first = std::find(hellos.begin(), hellos.end(), nullptr);
   if (first == hellos.end()) return std::nullopt;
-  std::string reason = rank_name(static_cast<std::size_t>(first - hellos.begin())) + " runs without zipccl";
+  std::string reason = rank_name(static_cast<std::size_t>(first - hellos.begin())) +
+                       " runs without zipccl or cannot connect to the process that made the ncclUniqueId";
   const auto others = std::count(hellos.begin(), hellos.end(), nullptr) - 1;
   if (others > 0) reason += ", and so do " + std::to_string(others) + " more";
   return reason;

@@ -82,7 +82,7 @@ def _side_summary(runs, skip):
         return {"runs": len(runs)}
     middle = statistics.median(medians)
     return {"runs": len(runs), "step_ms": middle, "step_ms_of_runs": medians,
-            "spread": (max(medians) - min(medians)) / middle}
+            "spread": (max(medians) - min(medians)) / middle if len(medians) > 1 else None}
 
 
 def summarize(runs, skip):
@@ -114,21 +114,25 @@ def _first_difference(runs):
     return "a run printed steps or hashes that the first did not"
 
 
+def _percent(share):
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
 def format_summary(summary, traffic, runs):
     rows = []
     for side in SIDES:
         part = summary[side]
         time_cells = ["-", "-"]
         if "step_ms" in part:
-            time_cells = [f"{part['step_ms']:.2f}", f"{100 * part['spread']:.1f} %"]
+            time_cells = [f"{part['step_ms']:.2f}", _percent(part["spread"])]
         wire = [size_text(traffic[key]) if side == "on" and traffic else "-" for key in ("raw_bytes", "wire_bytes")]
         ratio = f"{traffic['ratio']:.3f}" if side == "on" and traffic and traffic["ratio"] else "-"
         rows.append([side, str(part["runs"]), *time_cells, *wire, ratio])
     header = ["zipccl", "runs", f"ms per {runs[0].parsed.unit}", "spread", "raw bytes", "wire bytes", "ratio"]
     lines = [format_table(header, rows)]
     if summary["speedup"] is not None:
-        lines.append(f"speedup {summary['speedup']:.3f}, noise (spread of the runs without zipccl) "
-                     f"{100 * summary['noise']:.1f} %")
+        noise = "unknown: one run" if summary["noise"] is None else _percent(summary["noise"])
+        lines.append(f"speedup {summary['speedup']:.3f}, noise (spread of the runs without zipccl) {noise}")
     if summary["identical"]:
         hashes = f" and {len(summary['hashes'])} hashes" if summary["hashes"] else ""
         lines.append(f"identical: {summary['steps']} losses{hashes} in all {len(runs)} runs")

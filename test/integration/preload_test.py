@@ -307,6 +307,28 @@ class Lifecycle(Case):
             for name in ["split0" if rank % 2 == 0 else "split1"] + (["shrink"] if rank else []):
                 self.assertEqual(by_name[name]["reason"], "it is a child of another communicator")
 
+    def ends(self, **environment):
+        environment = {**self.environment, "LD_LIBRARY_PATH": str(BUILD / "test/integration/narrating"), **environment}
+        (result,) = launch.run([BUILD / "test/integration/preload-ends"], 1, environment, self.folder)
+        self.assertEqual(result.status, 0, result)
+        return result
+
+    def test_memory_is_freed_only_when_no_abort_can_follow(self):
+        """CUDA frees device memory when the device is idle, which a communicator prevents whose abort comes next."""
+        lines = self.ends(ZIPCCL_STAGING_MB="1").out.splitlines()
+        self.assertNotIn("failed", lines)
+        aborted = lines.index("all aborted")
+        self.assertEqual(lines[lines.index("created") + 1:aborted], ["abort", "abort", "group end"])
+        self.assertEqual(lines[aborted + 1], "group end")  # the new communicators are real before the old ones' memory goes
+        destroyed = lines.index("destroy")
+        self.assertEqual(set(lines[aborted + 2:destroyed]), {"created", "release"})
+        self.assertEqual(lines[aborted:].count("release"), 4 * 3)  # each communicator: slots, scratch, summaries
+
+    def test_id_that_nccl_needs_whole(self):
+        result = self.ends(NULL_LONG_ID="1")
+        self.assertIn("NCCL 2.18.0 uses more of it than zipccl", result.err)
+        self.assertIn("stays native", result.err)
+
     def test_registered_buffers(self):
         self.launch("registered")
         self.assertEqual(self.calls(), {"registered": 1, "compressed": 1})
@@ -334,15 +356,21 @@ class Lifecycle(Case):
 
     def test_churn(self):
         """Open files and memory do not grow with communicators that come and go."""
-        for result in self.launch("churn", "150", ZIPCCL_REPORT=None, ZIPCCL_DEBUG="WARN", seconds=120):
+        for result in self.launch("churn", "150", ZIPCCL_REPORT=None, ZIPCCL_DEBUG="WARN", ZIPCCL_STAGING_MB=1,
+                                  seconds=120):
             words = result.out.split()
             self.assertEqual(words[1], "0", result)
-            self.assertLess(int(words[3]), 4096, result)
+            self.assertLess(int(words[3]), 8192, result)  # a leak of staging: 100 MiB; ended staging comes and goes
 
     def test_fork_and_exec(self):
         self.launch("forks")
         self.assertEqual(len(self.reports()), 2)  # the children wrote none
         self.assertEqual(self.calls(), {"compressed": 2})
+
+    def test_fork_without_agreement(self):
+        self.launch("forks", NCCL_COMM_ID="127.0.0.1:34569")
+        self.assertEqual(len(self.reports()), 2)
+        self.assertEqual(self.calls(), {"closed": 2})
 
 
 class Faults(Case):
@@ -362,9 +390,11 @@ class Faults(Case):
     def test_real_init_fails(self):
         results = self.launch("all-gather", ranks=2, good=False,
                               STANDIN_FAULT="call=ncclCommInitRank,action=error:3")
+        self.assertIn("init result 3", results[0].out)
         for result in results:
             self.assertEqual(result.status, 3, result)
-            self.assertIn("init result 3", result.out)
+            # A rank that says hello after the first one has ended gets no answer.
+            self.assertRegex(result.out, "init result [36]")
 
     def test_real_all_gather_fails(self):
         """NCCL's own error comes back, and the communicator stays broken."""

@@ -74,6 +74,8 @@ TEST_CASE("wrong arguments are refused as NCCL refuses them") {
     EXPECT_RESULT(ncclAllGather(data, data, 1, no_type, comm, stream), ncclInvalidArgument);
     EXPECT_RESULT(ncclBroadcast(data, data, 1, ncclInt32, 1, comm, stream), ncclInvalidArgument);
     EXPECT_RESULT(ncclSend(data, 1, ncclInt32, -1, comm, stream), ncclInvalidArgument);
+    const auto no_stream = reinterpret_cast<cudaStream_t>(data);
+    EXPECT_RESULT(ncclAllGather(data, data, 1, ncclInt32, comm, no_stream), ncclUnhandledCudaError);
     EXPECT_RESULT(ncclAllReduce(data, data, 1, ncclInt32, ncclMaxRedOp, comm, stream), ncclInvalidArgument);
     EXPECT(std::strstr(ncclGetLastError(nullptr), "reduction operator") != nullptr);
     EXPECT_RESULT(ncclCommRegister(comm, data, 0, nullptr), ncclInvalidArgument);
@@ -251,6 +253,22 @@ TEST_CASE("creation fails on all ranks when their numbers of ranks disagree") {
   REQUIRE(all_zero(endings));
 }
 
+TEST_CASE("creation fails when a rank that has entered dies before all have") {
+  const auto endings = run_ranks(2, [](int rank, const ncclUniqueId& id) {
+    ncclComm_t comm = nullptr;
+    if (rank == 0) {  // rank 2 never enters
+      EXPECT_RESULT(ncclCommInitRank(&comm, 3, id, rank), ncclRemoteError);
+      return;
+    }
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    EXPECT_RESULT(ncclCommInitRankConfig(&comm, 3, id, rank, &config), ncclInProgress);
+    sleep_ms(100);
+    raise(SIGKILL);
+  });
+  REQUIRE(endings == std::vector<int>{0, 128 + SIGKILL});
+}
+
 TEST_CASE("a rank that enters twice is refused") {
   REQUIRE(all_zero(run_ranks(1, [](int, const ncclUniqueId& id) {
     ncclComm_t comms[2] = {};
@@ -258,6 +276,7 @@ TEST_CASE("a rank that enters twice is refused") {
     EXPECT_SUCCESS(ncclCommInitRank(&comms[0], 2, id, 1));
     EXPECT_SUCCESS(ncclCommInitRank(&comms[1], 2, id, 1));
     std::thread rank_zero([&] {
+      sleep_ms(300);  // while the others meet
       ncclComm_t comm = nullptr;
       if (ncclCommInitRank(&comm, 2, id, 0) == ncclSuccess) ncclCommAbort(comm);
     });
@@ -273,10 +292,10 @@ TEST_CASE("abort from another thread releases operations in flight") {
     ncclComm_t comm = nullptr;
     EXPECT_SUCCESS(ncclCommInitRank(&comm, 2, id, rank));
     const ScopedStream stream;
-    std::vector<int> data(2);
-    if (rank == 0) {  // two calls that rank 1 does not make
-      EXPECT_SUCCESS(ncclAllGather(&rank, data.data(), 1, ncclInt32, comm, stream.get()));
-      EXPECT_SUCCESS(ncclAllGather(&rank, data.data(), 1, ncclInt32, comm, stream.get()));
+    int data = 0;  // both ranks receive what neither sends
+    EXPECT_SUCCESS(ncclRecv(&data, 1, ncclInt32, 1 - rank, comm, stream.get()));
+    if (rank == 0) {
+      EXPECT_SUCCESS(ncclRecv(&data, 1, ncclInt32, 1, comm, stream.get()));
       std::thread watchdog([&] {
         sleep_ms(50);
         EXPECT_SUCCESS(ncclCommAbort(comm));
@@ -284,9 +303,8 @@ TEST_CASE("abort from another thread releases operations in flight") {
       stream.synchronize();
       watchdog.join();
     } else {
-      EXPECT_SUCCESS(ncclRecv(data.data(), 1, ncclInt32, 0, comm, stream.get()));  // fails: rank 0 aborts
       stream.synchronize();
-      EXPECT(wait_for_async_error(comm) != ncclSuccess);
+      EXPECT(wait_for_async_error(comm) == ncclRemoteError);
       EXPECT_SUCCESS(ncclCommAbort(comm));
     }
   });

@@ -79,6 +79,14 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(result["speedup"], 2.0)
         self.assertIn("identical: 2 losses and 1 hashes in all 2 runs", ab.format_summary(result, None, runs))
 
+    def test_noise_needs_two_runs(self):
+        runs = [run_of("off", 1, ["1.5"], 20.0), run_of("on", 2, ["1.5"], 10.0)]
+        self.assertIn("noise (spread of the runs without zipccl) unknown: one run",
+                      ab.format_summary(ab.summarize(runs, 0), None, runs))
+        runs += [run_of("off", 3, ["1.5"], 30.0), run_of("on", 4, ["1.5"], 10.0)]
+        self.assertIn("speedup 2.500, noise (spread of the runs without zipccl) 40.0 %",
+                      ab.format_summary(ab.summarize(runs, 0), None, runs))
+
     def test_last_digit_differs(self):
         runs = [run_of("off", 1, ["1.5", "8.2312746047973633"]), run_of("on", 2, ["1.5", "8.2312746047973634"])]
         result = ab.summarize(runs, 0)

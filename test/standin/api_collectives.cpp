@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "test/standin/call.hpp"
+#include "test/standin/stream.hpp"
 
 namespace standin {
 namespace {
@@ -18,6 +19,7 @@ Operation operation_of(Kind kind, const CommunicatorPointer& communicator, const
                        size_t count, ncclDataType_t type, cudaStream_t stream, bool needs_send, bool needs_receive) {
   communicator->require_operational();
   type_bytes(type);
+  find_stream(stream);  // before anything of a group is launched
   if (count > 0 && needs_send) require_pointer(send, "the send buffer");
   if (count > 0 && needs_receive) require_pointer(receive, "the receive buffer");
   Operation operation;

@@ -16,8 +16,8 @@ struct Creation {
 };
 
 void group_start();
-// Ends the innermost group; the outermost one creates, then launches, or throws the first error of the group and
-// drops everything. A simulation launches nothing.
+// Ends the innermost group. The outermost one creates, then launches; an error noted in it, which is returned, or a
+// creation's, which is thrown, drops everything. A simulation launches nothing.
 ncclResult_t group_end(bool simulate);
 
 // Both act at once outside a group. An operation has been checked; zero values of a collective are dropped here.

@@ -49,16 +49,24 @@ class Ranks {
       communicator.agreement.staging_bytes = staging_bytes;
       communicator.agreement.all_gather = true;
       communicator.statistics = &state.statistics;
-      REQUIRE(Staging::create(state.device, staging_bytes, count, &communicator.staging) == Status::ok);
+      REQUIRE(Staging::create(state.device, staging_bytes, count, false, &communicator.staging) == Status::ok);
     }
   }
 
   // All ranks gather `count` values of `kind` each, in place.
   void gather(std::uint64_t count, Data kind, std::uint64_t seed = 1) {
-    const auto ranks = static_cast<std::uint64_t>(world.rank_count);
+    std::vector<std::vector<std::uint16_t>> shards;
+    for (std::size_t rank = 0; rank < states.size(); ++rank) {
+      shards.push_back(test::make_data(kind, count, seed * 100 + rank));
+    }
+    gather_shards(shards);
+  }
+
+  // As gather(), of given values: one shard a rank, all of one size.
+  void gather_shards(const std::vector<std::vector<std::uint16_t>>& shards) {
+    const std::uint64_t count = shards.front().size();
     expected.clear();
-    for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-      const auto shard = test::make_data(kind, count, seed * 100 + rank);
+    for (const auto& shard : shards) {
       expected.insert(expected.end(), shard.begin(), shard.end());
     }
     std::vector<std::thread> threads;
@@ -163,6 +171,28 @@ TEST_CASE("a corrupt byte of a header is found, never followed") {
   }
 }
 
+// Every tile has 84 escapes one below its window. 32 of their nibbles, 0 each, fill the one unit of its entry; a byte
+// of these inverted is two far escapes, for which the unit has no room.
+TEST_CASE("a corrupt byte of an overflow is the error of its own call") {
+  constexpr std::uint64_t count = codec::tile_values;
+  constexpr std::size_t first_entry = (codec::raw_entry_units - 1) * codec::unit_bytes;
+  for (const std::size_t byte : {first_entry, first_entry + codec::unit_bytes - 1}) {
+    Ranks ranks(2, 0);
+    ranks.world.fault_rank = 1;
+    ranks.world.fault_call = 2;  // rank 0's broadcast
+    ranks.world.fault_byte = byte;
+    std::vector<std::uint16_t> shard(count, 120 << 7);
+    std::fill_n(shard.begin(), 84, 113 << 7);
+    ranks.gather_shards({shard, shard});
+    CAPTURE(byte);
+    REQUIRE(ranks.world.broadcasts == 2);
+    REQUIRE(ranks.states[0]->result == ncclSuccess);
+    REQUIRE(ranks.states[1]->result == ncclInternalError);
+    REQUIRE(ranks.states[1]->status == Status::bad_tile);
+    REQUIRE(ranks.states[1]->statistics.bucket(Collective::all_gather, 2 * 2 * count).calls[0] == 0);
+  }
+}
+
 TEST_CASE("a failing device ends the call with an error") {
   for (int operation = 1; operation <= 4; ++operation) {
     Ranks ranks(2);
@@ -184,16 +214,44 @@ TEST_CASE("a failing device ends the call with an error") {
 
 TEST_CASE("the host's wait ends with an abort or an asynchronous error") {
   Ranks ranks(2);
-  ranks.states[0]->device.never_done = true;
-  SECTION("abort") { ranks.states[0]->communicator.aborted = true; }
+  RankState& state = *ranks.states[0];
+  state.device.never_done = true;
+  ncclResult_t expected = ncclInvalidUsage;
+  std::thread aborter;
+  SECTION("abort") {
+    aborter = std::thread([&] {
+      while (ranks.world.gathers == 0) {
+        std::this_thread::yield();
+      }
+      state.communicator.aborted = true;
+    });
+  }
   SECTION("asynchronous error") {
     ranks.world.fault_rank = 0;
     ranks.world.fault_call = -1;
-    ranks.world.fault_result = ncclRemoteError;
+    ranks.world.fault_result = expected = ncclRemoteError;
   }
   ranks.gather(5000, Data::normal);
-  REQUIRE(ranks.states[0]->result != ncclSuccess);
+  if (aborter.joinable()) {
+    aborter.join();
+  }
+  REQUIRE(state.result == expected);
   REQUIRE(ranks.states[1]->result == ncclSuccess);
+}
+
+// Its handle may be gone: NCCL must not be called with it, nor asked about it.
+TEST_CASE("a call on an aborted communicator touches neither its handle nor its data") {
+  Ranks ranks(2);
+  RankState& state = *ranks.states[0];
+  state.communicator.aborted = true;
+  state.communicator.handle = nullptr;
+  const std::vector<std::uint16_t> send(1000, 0x3F80);
+  const std::vector<std::uint16_t> before(2000, 0xDEAD);
+  state.output = before;
+  const AllGatherCall call = {&state.communicator, send.data(), state.output.data(), 1000, nullptr};
+  REQUIRE(all_gather({&call, 1}, &state.status) == ncclInvalidUsage);
+  REQUIRE(state.status == Status::aborted);
+  REQUIRE((state.output == before));
 }
 
 TEST_CASE("routes depend on what all ranks share") {
@@ -209,21 +267,32 @@ TEST_CASE("routes depend on what all ranks share") {
   REQUIRE(route_all_gather(communicator, 1000, ncclBfloat16) == Route::disabled);
 }
 
+TEST_CASE("staging of unlike sizes works alike when limited to the smallest") {
+  Ranks ranks(2);
+  RankState& larger = *ranks.states[1];
+  REQUIRE(Staging::create(larger.device, 3 * staging_bytes, 2, &larger.communicator.staging) == Status::ok);
+  larger.communicator.staging->limit(staging_bytes);
+  REQUIRE(larger.communicator.staging->slot_bytes() == ranks.states[0]->communicator.staging->slot_bytes());
+  REQUIRE(larger.communicator.staging->bytes() == 3 * staging_bytes);
+  ranks.gather(3 * Staging::chunk_values(staging_bytes, 2, 16) + 1, Data::random);
+  ranks.require_equal();
+}
+
 TEST_CASE("staging is refused whole") {
   LoopbackDevice device;
   std::unique_ptr<Staging> staging;
   SECTION("too little memory") {
     device.memory_limit = 1 << 20;
-    REQUIRE(Staging::create(device, 2 << 20, 2, &staging) == Status::out_of_memory);
+    REQUIRE(Staging::create(device, 2 << 20, 2, false, &staging) == Status::out_of_memory);
   }
   SECTION("mapped memory fails after device memory") {
     device.memory_limit = 2 << 20;
-    REQUIRE(Staging::create(device, 2 << 20, 1 << 4, &staging) != Status::ok);
+    REQUIRE(Staging::create(device, 2 << 20, 1 << 4, false, &staging) != Status::ok);
   }
   SECTION("slots below the smallest chunk") {
     REQUIRE(Staging::slot_bytes(1 << 20, 8) == 0);
     REQUIRE(Staging::chunk_values(1 << 20, 8, 0) == 0);
-    REQUIRE(Staging::create(device, 1 << 20, 8, &staging) == Status::invalid_argument);
+    REQUIRE(Staging::create(device, 1 << 20, 8, false, &staging) == Status::invalid_argument);
   }
   REQUIRE(staging == nullptr);
   REQUIRE(device.allocations == 0);

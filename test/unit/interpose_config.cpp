@@ -1,5 +1,7 @@
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "interpose/config.hpp"
@@ -121,4 +123,17 @@ TEST_CASE("log file names expand %h and %p, and nothing else") {
   CHECK(log::expand_pattern("/tmp/%h/%p.log") == "/tmp/" + host + "/" + process + ".log");
   CHECK(log::expand_pattern("100%") == "100%");
   CHECK(log::expand_pattern("%x%%p") == "%x%" + process);
+}
+
+TEST_CASE("README lists every variable with its default") {
+  std::ifstream file(README_PATH);
+  const std::string readme((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  REQUIRE(!readme.empty());
+#define CHECK_ROW(member, name, kind, standard, accepted, description)                                          \
+  {                                                                                                             \
+    const std::string shown = std::string(standard).empty() ? "none" : "`" + std::string(standard) + "`";       \
+    CHECK(readme.find("| `" name "` | " + shown + " | " accepted " | " description " |") != std::string::npos); \
+  }
+  ZIPCCL_PARAMETERS(CHECK_ROW)
+#undef CHECK_ROW
 }

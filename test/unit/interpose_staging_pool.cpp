@@ -70,7 +70,7 @@ class FakeDevice final : public codec::Device {
 CommPointer used_state(StagingPool& pool, FakeDevice& device) {
   auto state = std::make_shared<CommState>();
   std::string why;
-  REQUIRE(pool.reserve(device, 4 * mebibyte, 2, &state->communicator.staging, &why) == Status::ok);
+  REQUIRE(pool.reserve(device, 4 * mebibyte, 2, false, &state->communicator.staging, &why) == Status::ok);
   state->communicator.device = &device;
   REQUIRE(state->communicator.staging->end(nullptr) == Status::ok);
   return state;
@@ -88,14 +88,14 @@ TEST_CASE("reservations share the cap: the last one gets the rest, then none") {
   StagingPool pool;
   std::unique_ptr<Staging> first, second, third;
   std::string why;
-  CHECK(pool.reserve(device, 8 * mebibyte, 2, &first, &why) == Status::ok);
+  CHECK(pool.reserve(device, 8 * mebibyte, 2, false, &first, &why) == Status::ok);
   CHECK(first->bytes() == 8 * mebibyte);
-  CHECK(pool.reserve(device, 8 * mebibyte, 2, &second, &why) == Status::ok);
+  CHECK(pool.reserve(device, 8 * mebibyte, 2, false, &second, &why) == Status::ok);
   CHECK(second->bytes() == 2 * mebibyte);
-  CHECK(pool.reserve(device, 8 * mebibyte, 2, &third, &why) == Status::out_of_memory);
+  CHECK(pool.reserve(device, 8 * mebibyte, 2, false, &third, &why) == Status::out_of_memory);
   CHECK(why.find("8 MiB wanted, 10 of at most 10 MiB used") != std::string::npos);
   pool.release(device, std::move(first));
-  CHECK(pool.reserve(device, 8 * mebibyte, 2, &third, &why) == Status::ok);
+  CHECK(pool.reserve(device, 8 * mebibyte, 2, false, &third, &why) == Status::ok);
   pool.release(device, std::move(second));
   pool.release(device, std::move(third));
   CHECK(device.allocations == 0);
@@ -107,10 +107,10 @@ TEST_CASE("a device without memory leaves the cap as it was") {
   std::unique_ptr<Staging> staging;
   std::string why;
   device.refuses = true;
-  CHECK(pool.reserve(device, 10 * mebibyte, 2, &staging, &why) == Status::out_of_memory);
+  CHECK(pool.reserve(device, 10 * mebibyte, 2, false, &staging, &why) == Status::out_of_memory);
   CHECK(why.find("cannot reserve 10 MiB") != std::string::npos);
   device.refuses = false;
-  CHECK(pool.reserve(device, 10 * mebibyte, 2, &staging, &why) == Status::ok);
+  CHECK(pool.reserve(device, 10 * mebibyte, 2, false, &staging, &why) == Status::ok);
   pool.release(device, std::move(staging));
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("too many ranks for the room") {
   StagingPool pool;
   std::unique_ptr<Staging> staging;
   std::string why;
-  CHECK(pool.reserve(device, 1 * mebibyte, 100, &staging, &why) == Status::out_of_memory);
+  CHECK(pool.reserve(device, 1 * mebibyte, 100, false, &staging, &why) == Status::out_of_memory);
   CHECK(why.find("too little for 100 ranks") != std::string::npos);
   CHECK(staging == nullptr);
 }
@@ -164,5 +164,22 @@ TEST_CASE("retired staging of a failed call waits for what the call left behind,
   CHECK(device.allocations == before);
   device.done = true;
   pool.reclaim();
+  CHECK(device.allocations == 0);
+}
+
+TEST_CASE("a reservation frees retired staging only for want of room") {
+  FakeDevice device(500 * mebibyte);  // cap 10 MiB
+  StagingPool pool;
+  pool.retire(used_state(pool, device));
+  const int before = device.allocations;
+  std::unique_ptr<Staging> first, second;
+  std::string why;
+  CHECK(pool.reserve(device, 6 * mebibyte, 2, false, &first, &why) == Status::ok);
+  CHECK(device.allocations == 2 * before);
+  CHECK(pool.reserve(device, 4 * mebibyte, 2, false, &second, &why) == Status::ok);
+  CHECK(second->bytes() == 4 * mebibyte);
+  CHECK(device.allocations == 2 * before);
+  pool.release(device, std::move(first));
+  pool.release(device, std::move(second));
   CHECK(device.allocations == 0);
 }

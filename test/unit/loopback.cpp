@@ -66,7 +66,9 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
   }
   submit([&self, send, receive, count, fault] {
     LoopbackWorld& world = *self.world;
-    world.gathers += self.rank == 0;
+    if (self.rank == 0) {
+      ++world.gathers;
+    }
     world.wires[static_cast<std::size_t>(self.rank)] = {send, count};
     world.barrier.arrive_and_wait();
     for (int sender = 0; sender < world.rank_count; ++sender) {
@@ -88,7 +90,9 @@ ncclResult_t broadcast(const void* send, void* receive, std::size_t count, ncclD
   }
   submit([&self, send, receive, count, root, fault] {
     LoopbackWorld& world = *self.world;
-    world.broadcasts += self.rank == 0;
+    if (self.rank == 0) {
+      ++world.broadcasts;
+    }
     if (self.rank == root) {
       world.wires[static_cast<std::size_t>(root)] = {send, count};
     }

@@ -32,7 +32,7 @@ struct LoopbackWorld {
   std::size_t fault_byte = 0;
 
   // Counted on rank 0.
-  int gathers = 0;
+  std::atomic<int> gathers = 0;
   int broadcasts = 0;
   int groups = 0;
 };

@@ -55,9 +55,12 @@ TEST_CASE("ranks that agree are compressed, with the smallest of what they have"
 
 TEST_CASE("a missing hello is a rank without zipccl") {
   const auto hellos = make_hellos(5);
-  CHECK(native_reason(hellos, {3}) == "rank 3 runs without zipccl");
-  CHECK(native_reason(hellos, {0}) == "rank 0 runs without zipccl");
-  CHECK(native_reason(hellos, {1, 2, 4}) == "rank 1 runs without zipccl, and so do 2 more");
+  CHECK(native_reason(hellos, {3}) ==
+        "rank 3 runs without zipccl or cannot connect to the process that made the ncclUniqueId");
+  CHECK(native_reason(hellos, {0}) ==
+        "rank 0 runs without zipccl or cannot connect to the process that made the ncclUniqueId");
+  CHECK(native_reason(hellos, {1, 2, 4}) ==
+        "rank 1 runs without zipccl or cannot connect to the process that made the ncclUniqueId, and so do 2 more");
   CHECK(native_reason({}) == "the communicator has no ranks");
 }
 
