@@ -50,7 +50,9 @@ struct EncodeJob {
   std::uint64_t sequence = 0;        // goes into the header
   std::uint32_t chunk = 0;           // goes into the header
   // If `overflow` is mapped host memory that a CPU thread ships (exchange mode static): where encode posts what it
-  // wrote there, waiting first until the previous record has been shipped. The wait ends when *release is not zero.
+  // wrote there, waiting first until the previous record has been shipped; on a GPU a waiting encode may hold all of
+  // it. The wait ends when *release, mapped too, is not zero; encode then writes no overflow and posts nothing. At most
+  // one encode of a notice at a time. A job without notice needs neither.
   OverflowNotice* notice = nullptr;
   const std::uint32_t* release = nullptr;
   std::uint64_t* started_ns = nullptr;  // device memory: gets the GPU's globaltimer at the start; may be null
@@ -58,7 +60,8 @@ struct EncodeJob {
 
 // Decodes a row of messages of the same count, message m from messages + m * message_stride to
 // values + m * value_stride. Message `skip` (a rank's own shard) has its header checked and its summary filled in the
-// first pass, but none of its values is written; ~0u skips none.
+// first pass, but none of its values is written; ~0u skips none. The values of a message with a bad header are
+// undefined: the host engine leaves them alone, the CUDA engine writes the tiles that are plausible.
 //
 // Entries beyond the pool are read from overflow + m * overflow_stride, which holds the bytes
 // [overflow_begin, overflow_begin + overflow_size) of message m's overflow. A decode with overflow_size == 0 is the
@@ -117,7 +120,7 @@ class Device {
 
   virtual Status encode(const EncodeJob& job, Stream stream) = 0;
   virtual Status decode(const DecodeJob& job, Stream stream) = 0;
-  virtual Status patch(const PatchJob& job, Stream stream) = 0;
+  virtual Status patch(const PatchJob& job, Stream stream) = 0;  // overflow.hpp
 };
 
 }  // namespace zipccl::codec

@@ -39,12 +39,13 @@ void run(const CopyJob& job) {
 }
 void run(const EncodeJob& job) { static_cast<void>(Engine::encode(job)); }
 void run(const DecodeJob& job) { static_cast<void>(Engine::decode(job)); }
+void run(const PatchJob& job) { static_cast<void>(Engine::patch(job)); }
 
 }  // namespace
 
 struct HostDevice::Job {
   HostDevice* owner;
-  std::variant<CopyJob, EncodeJob, DecodeJob> work;
+  std::variant<CopyJob, EncodeJob, DecodeJob, PatchJob> work;
 };
 
 HostDevice::HostDevice(const zipccl_host_runtime_v1* runtime, std::uint64_t total_memory)
@@ -144,6 +145,11 @@ Status HostDevice::encode(const EncodeJob& job, Stream stream) {
 }
 
 Status HostDevice::decode(const DecodeJob& job, Stream stream) {
+  const Status status = validate(job, sizeof(Value));
+  return status == Status::ok ? enqueue(job, stream) : status;
+}
+
+Status HostDevice::patch(const PatchJob& job, Stream stream) {
   const Status status = validate(job, sizeof(Value));
   return status == Status::ok ? enqueue(job, stream) : status;
 }

@@ -45,6 +45,7 @@ class HostDevice final : public Device {
   // A job that breaks its contract is refused here with invalid_argument, nothing being enqueued.
   Status encode(const EncodeJob& job, Stream stream) override;
   Status decode(const DecodeJob& job, Stream stream) override;
+  Status patch(const PatchJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
 
   static constexpr std::size_t first_jobs = 64;
 

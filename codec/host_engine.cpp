@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "codec/host_exchange.hpp"
 #include "codec/host_tile.hpp"
 #include "codec/window.hpp"
 
@@ -86,10 +87,20 @@ static_assert(sizeof(Tail) == tail_bytes);
 struct MessageWriter {
   std::uint8_t* base;
   std::uint8_t* overflow;
+  OverflowNotice* notice;  // null if nobody ships the overflow
+  const std::uint32_t* release;
   Layout layout;
   MessageHeader header;
   std::uint64_t pool_end = 0;      // bytes of the pool section in use
   std::uint64_t overflow_end = 0;  // bytes of the overflow in use
+  bool released = false;           // while the overflow's former content was being shipped
+  std::array<std::uint8_t, raw_entry_units * unit_bytes> discarded;  // for entries of the overflow after a release
+
+  // Before the first entry goes there.
+  void wait_for_overflow() {
+    released = notice != nullptr &&
+               !wait_unless_released(*release, [this] { return load_acquire(notice->drained) == notice->posted; });
+  }
 
   std::uint8_t* place_entry(std::uint32_t units) {
     const std::uint64_t first = header.entry_units;
@@ -98,11 +109,26 @@ struct MessageWriter {
       pool_end = (first + units) * unit_bytes;
       return base + layout.pool + first * unit_bytes;
     }
+    if (header.overflow_tiles++ == 0) {
+      wait_for_overflow();
+    }
+    if (released) {
+      return discarded.data();
+    }
     const std::uint64_t offset = layout.overflow_offset(first);
     std::memset(overflow + overflow_end, 0, offset - overflow_end);
     overflow_end = offset + std::uint64_t{units} * unit_bytes;
-    ++header.overflow_tiles;
     return overflow + offset;
+  }
+
+  void post_overflow() {
+    if (notice == nullptr || header.overflow_tiles == 0 || released) {
+      return;
+    }
+    notice->sequence = header.sequence;
+    notice->bytes = layout.overflow_bytes(header.entry_units);
+    notice->chunk = header.chunk;
+    store_release(notice->posted, notice->posted + 1);
   }
 
   void clear_gaps() {
@@ -329,10 +355,16 @@ Status HostEngine<Traits>::encode(const EncodeJob& job) {
   if (const Status status = validate(job, sizeof(typename Traits::Value)); status != Status::ok) {
     return status;
   }
+  if (job.started_ns != nullptr) {
+    *job.started_ns = now_ns();
+  }
   MessageWriter writer{.base = static_cast<std::uint8_t*>(job.message),
                        .overflow = static_cast<std::uint8_t*>(job.overflow),
+                       .notice = job.notice,
+                       .release = job.release,
                        .layout = Layout::of(job.count, job.pool_fraction),
-                       .header = {}};
+                       .header = {},
+                       .discarded = {}};
   writer.header.magic = format_magic;
   writer.header.version = format_version;
   writer.header.dtype = static_cast<std::uint8_t>(Traits::dtype);
@@ -348,6 +380,7 @@ Status HostEngine<Traits>::encode(const EncodeJob& job) {
   }
   writer.clear_gaps();
   std::memcpy(writer.base, &writer.header, sizeof(MessageHeader));
+  writer.post_overflow();
   return Status::ok;
 }
 

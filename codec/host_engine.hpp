@@ -1,9 +1,11 @@
 // The codec on host memory, in plain C++: what the stand-in runs on, and the CUDA engine's reference. Calls are
-// synchronous, run in the calling thread, allocate nothing and keep no state; jobs mean what device.hpp says.
+// synchronous, run in the calling thread, allocate nothing and keep no state; jobs mean what device.hpp and
+// overflow.hpp say. The clock of started_ns is the steady one.
 #pragma once
 
 #include "codec/device.hpp"
 #include "codec/job_checks.hpp"
+#include "codec/overflow.hpp"
 #include "codec/status.hpp"
 #include "codec/traits.hpp"
 
@@ -20,6 +22,10 @@ class HostEngine {
   // ok even if messages are found corrupt, which their summaries say; invalid_argument before anything is written. A
   // message with a bad header keeps its output untouched, and so do, in the first pass, tiles that are bad.
   static Status decode(const DecodeJob& job);
+
+  // ok even if a record is lost or a message corrupt, which the counters say; invalid_argument before anything is
+  // written. Waits for the CPU thread by sleeping.
+  static Status patch(const PatchJob& job);
 };
 
 extern template class HostEngine<Bf16Traits>;

@@ -23,6 +23,9 @@ Status validate(const EncodeJob& job, std::size_t value_bytes) {
   if (needed != 0 && (job.overflow == nullptr || job.overflow_bytes < needed || !aligned(job.overflow, unit_bytes))) {
     return Status::invalid_argument;
   }
+  if (job.notice != nullptr && (job.release == nullptr || !aligned(job.notice, alignof(OverflowNotice)))) {
+    return Status::invalid_argument;
+  }
   return Status::ok;
 }
 
@@ -49,30 +52,27 @@ Status validate(const DecodeJob& job, std::size_t value_bytes) {
   return Status::ok;
 }
 
-Status check_header(const MessageHeader& header, Dtype dtype, const Layout& layout, std::uint64_t sequence,
-                    std::uint32_t chunk) {
-  if (header.magic != format_magic) {
-    return Status::bad_magic;
+Status validate(const PatchJob& job, std::size_t value_bytes) {
+  DecodeJob first_pass = job.decode;
+  first_pass.overflow_size = 0;
+  if (const Status status = validate(first_pass, value_bytes); status != Status::ok) {
+    return status;
   }
-  if (header.version != format_version) {
-    return Status::bad_version;
+  if (job.counters == nullptr || !aligned(job.counters, alignof(ExchangeCounters))) {
+    return Status::invalid_argument;
   }
-  if (header.dtype != static_cast<std::uint8_t>(dtype)) {
-    return Status::bad_dtype;
+  const std::uint64_t needed = Layout::of(job.decode.count, job.decode.pool_fraction).max_overflow_bytes();
+  if (needed == 0) {
+    return Status::ok;
   }
-  if (header.count != layout.count) {
-    return Status::bad_count;
+  if (job.mailbox == nullptr || !aligned(job.mailbox, alignof(Mailbox)) || job.mailbox_capacity == 0 ||
+      job.mailbox_capacity % unit_bytes != 0 || job.release == nullptr) {
+    return Status::invalid_argument;
   }
-  if (header.pool_units != layout.pool_units) {
-    return Status::bad_pool;
+  if (job.room == nullptr || !aligned(job.room, section_alignment) || job.room_bytes < needed) {
+    return Status::invalid_argument;
   }
-  if (header.sequence != sequence || header.chunk != chunk) {
-    return Status::bad_sequence;
-  }
-  const bool consistent = header.entry_units <= layout.tiles * raw_entry_units && header.escapes <= header.count &&
-                          header.far_escapes <= header.escapes && header.overflow_tiles <= layout.tiles &&
-                          (header.overflow_tiles > 0) == (header.entry_units > layout.pool_units);
-  return consistent ? Status::ok : Status::bad_totals;
+  return Status::ok;
 }
 
 }  // namespace zipccl::codec

@@ -103,21 +103,26 @@ Verdict Agreements::verdict_of(const Agreement& agreement) const {
   return switcher::decide(hellos);
 }
 
-void Agreements::decide(std::uint64_t nonce, std::uint32_t asking_rank) {
+Participants Agreements::decide(std::uint64_t nonce, std::uint32_t asking_rank) {
   std::unique_lock lock(mutex_);
   const auto node = agreements_.extract(nonce);
   lock.unlock();
-  if (node.empty()) return;
+  if (node.empty()) return {};
   const Agreement& agreement = node.mapped();
-  const auto frame = std::make_shared<const Bytes>(encode_verdict(verdict_of(agreement)));
-  const auto answer = [&frame](const Member& member) {
-    if (const auto participant = member.participant.lock()) participant->answer(frame);
+  const Verdict verdict = verdict_of(agreement);
+  const auto frame = std::make_shared<const WireBytes>(encode_verdict(verdict));
+  const auto more = verdict.compressed ? Participant::More::expected : Participant::More::none;
+  const auto answer = [&](const Member& member) {
+    if (const auto participant = member.participant.lock()) participant->answer(frame, more);
   };
+  Participants participants;
   for (const auto& [rank, member] : agreement.members) {
     if (rank != asking_rank) answer(member);
+    if (verdict.compressed) participants.emplace(rank, member.participant);
   }
   const auto asking = agreement.members.find(asking_rank);
   if (asking != agreement.members.end()) answer(asking->second);
+  return participants;
 }
 
 }  // namespace zipccl::switcher

@@ -20,12 +20,14 @@ namespace zipccl::switcher {
 // The connection of a rank whose hello was accepted.
 class Participant {
  public:
-  // Sends the frame, which is the last one to this rank. Must not call back.
-  virtual void answer(const std::shared_ptr<const Bytes>& frame) = 0;
+  enum class More : bool { none, expected };  // frames to this rank
+  // Sends the frame. Must not call back.
+  virtual void answer(const std::shared_ptr<const WireBytes>& frame, More more) = 0;
 
  protected:
   ~Participant() = default;  // owned through its own type
 };
+using Participants = std::map<std::uint32_t, std::weak_ptr<Participant>>;  // by rank
 
 class Agreements {
  public:
@@ -45,8 +47,9 @@ class Agreements {
   // A participant withdrew or was lost.
   void leave(std::uint64_t nonce, std::uint32_t rank, const std::string& reason);
 
-  // Decides and answers every participant, the asking rank last: its process may end as soon as it knows.
-  void decide(std::uint64_t nonce, std::uint32_t asking_rank);
+  // Decides and answers every participant, the asking rank last: its process may end as soon as it knows. Returns the
+  // participants if the verdict is compressed; they may go on to connect with each other.
+  Participants decide(std::uint64_t nonce, std::uint32_t asking_rank);
 
  private:
   struct Member {

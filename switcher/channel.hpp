@@ -4,6 +4,7 @@
 // until taken and on the sending side until the socket has taken them, so neither side ever waits for the other.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,7 +27,7 @@ using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 enum class Arrival : std::uint8_t {
   arrived,  // the record is here
   awaited,  // not yet
-  lost      // the sender's process is gone and the record did not arrive before
+  lost      // the sender's process or channel is gone and the record did not arrive before
 };
 
 // One communicator's view. Thread-safe, never blocks, never throws.
@@ -34,15 +35,16 @@ class Channel {
  public:
   virtual ~Channel() = default;  // drops records not yet taken; what was sent is still flushed by the process
 
-  // Queues the record for rank `receiver` (not this rank). connection_lost if its process is gone: not an error by
-  // itself, since a peer that has ended awaits nothing.
+  // Queues the record, of up to 4 GiB, for rank `receiver` (not this rank); `key.sender` is this rank. connection_lost
+  // if its process is gone: not an error by itself, since a peer that has ended awaits nothing.
   virtual Status send(std::uint32_t receiver, const RecordKey& key, Bytes record) = 0;
   // Looks for a record; keeps it.
   virtual Arrival find(const RecordKey& key, Bytes* record) = 0;
   // Forgets a record that has been used.
   virtual void drop(const RecordKey& key) = 0;
 
-  virtual bool flushed() const = 0;                  // all sent records have left this process
+  // All sent records have reached the hosts of their receivers, or those are lost: this process may end.
+  virtual bool flushed() const = 0;
   virtual std::uint64_t buffered_bytes() const = 0;  // held in this process for this communicator, both directions
 };
 
@@ -50,7 +52,8 @@ class Channel {
 class Poller {
  public:
   virtual ~Poller() = default;
-  // Called on the helper thread. True: call again soon (within about 50 us); false: not before Rendezvous::wake().
+  // Called on the helper thread. True: call again soon (within about 50 us; 200 us when nothing has waked for 20 ms);
+  // false: not before Rendezvous::wake().
   virtual bool poll() = 0;
 };
 

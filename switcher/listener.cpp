@@ -1,18 +1,17 @@
 #include "switcher/listener.hpp"
 
 #include <asio/buffer.hpp>
-#include <asio/ip/tcp.hpp>
-#include <asio/post.hpp>
 #include <asio/read.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
-#include <cerrno>
+#include <deque>
 #include <list>
-#include <new>
 #include <optional>
 #include <utility>
 
+#include "switcher/acceptor.hpp"
 #include "switcher/agreements.hpp"
+#include "switcher/introductions.hpp"
 #include "switcher/text.hpp"
 
 namespace zipccl::switcher {
@@ -23,37 +22,46 @@ using asio::ip::tcp;
 class Connection;
 using Strangers = std::list<std::shared_ptr<Connection>>;
 
-// What the connections of one listener share. Used on the helper thread only.
+// What the connections of one listener share. Used on the helper thread only, but for issuing stamps.
 struct Shared {
   Limits limits;
   Agreements agreements;
+  Introductions introductions;
   Strangers strangers;
 };
 
-// stranger -> member (hello accepted) -> closing (answered or refused, until the peer has closed) -> closed
+// stranger -> member (hello accepted) -> connecting (verdict compressed) -> closing (answered or refused, until the
+// peer has closed) -> closed
 class Connection final : public Participant, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Shared* shared, tcp::socket socket)
-      : shared_(shared), socket_(std::move(socket)), deadline_(socket_.get_executor()) {}
+  Connection(Shared* shared, Stream stream)
+      : shared_(shared), stream_(std::move(stream)), deadline_(stream_.socket().get_executor()) {}
 
   void start() {
     place_ = shared_->strangers.insert(shared_->strangers.end(), shared_from_this());
     if (shared_->strangers.size() > max_strangers) shared_->strangers.front()->close();
-    close_after(shared_->limits.stranger);
+    after(shared_->limits.stranger, &Connection::close);
     read(frame_header_bytes + hello_prefix_bytes, &Connection::on_prefix);
   }
 
-  void answer(const std::shared_ptr<const Bytes>& frame) override {
-    member_ = false;
-    write_last(frame);
+  void answer(const std::shared_ptr<const WireBytes>& frame, More more) override {
+    if (more == More::expected && phase_ == Phase::member) {
+      after(shared_->limits.introduction, &Connection::on_late);
+      phase_ = Phase::connecting;
+    } else if (more == More::none) {
+      no_deadline();
+      phase_ = Phase::closing;
+    }
+    write(frame);
   }
 
  private:
   using Step = void (Connection::*)();
+  enum class Phase { stranger, member, connecting, closing };
 
   void read(std::size_t bytes, Step next) {
     buffer_.resize(bytes);
-    asio::async_read(socket_, asio::buffer(buffer_),
+    asio::async_read(stream_.socket(), asio::buffer(buffer_),
                      [self = shared_from_this(), next](const asio::error_code& error, std::size_t) {
                        if (error) {
                          self->lose();
@@ -85,26 +93,49 @@ class Connection final : public Participant, public std::enable_shared_from_this
     if (!hello) return object(rank_name(prefix_.rank) + " sent a malformed hello");
     const std::string refusal = shared_->agreements.join(prefix_.ticket.nonce, std::move(*hello), weak_from_this());
     if (!refusal.empty()) return refuse(refusal);
-    member_ = true;
+    phase_ = Phase::member;
     no_stranger();
     no_deadline();
     // Nothing was sent on this connection, so its send buffer has room for a frame of five bytes.
-    const Bytes acknowledgement = encode_signal(MessageType::acknowledge);
+    const WireBytes acknowledgement = encode_signal(MessageType::acknowledge);
     asio::error_code error;
-    if (socket_.write_some(asio::buffer(acknowledgement), error) != acknowledgement.size()) return lose();
-    read(frame_header_bytes, &Connection::on_message);
+    if (stream_.socket().write_some(asio::buffer(acknowledgement), error) != acknowledgement.size()) return lose();
+    read(frame_header_bytes, &Connection::on_header);
+  }
+
+  void on_header() {
+    const auto header = decode_frame_header(buffer_);
+    if (phase_ == Phase::closing) return drain();  // its message crossed the answer
+    if (!header) return lose(nonsense);
+    type_ = header->type;
+    read(header->body_bytes, &Connection::on_message);
   }
 
   void on_message() {
-    const auto header = decode_frame_header(buffer_);
-    if (!member_) return drain();  // its question crossed the answer
-    if (header && header->type == MessageType::ask) {
-      shared_->agreements.decide(prefix_.ticket.nonce, prefix_.rank);
-      return drain();
-    }
-    lose(header && header->type == MessageType::withdraw ? "withdrew, its NCCL init failed"
-                                                         : "broke the session's protocol");
+    if (phase_ == Phase::closing) return drain();
+    if (!accept_message()) return lose(type_ == MessageType::withdraw ? "withdrew, its NCCL init failed" : nonsense);
+    read(frame_header_bytes, &Connection::on_header);
   }
+
+  bool accept_message() {
+    const std::uint64_t nonce = prefix_.ticket.nonce;
+    if (type_ == MessageType::ask) {
+      if (phase_ == Phase::connecting) return true;  // its question crossed the verdict
+      Participants participants = shared_->agreements.decide(nonce, prefix_.rank);
+      if (!participants.empty()) shared_->introductions.begin(nonce, std::move(participants));
+      return true;
+    }
+    if (phase_ != Phase::connecting) return false;
+    if (type_ == MessageType::enter) {
+      const auto address = decode_enter(buffer_);
+      return address && shared_->introductions.enter(nonce, prefix_.rank, *address);
+    }
+    if (type_ != MessageType::report) return false;
+    const auto failure = decode_text(buffer_);
+    return failure && shared_->introductions.report(nonce, prefix_.rank, *failure);
+  }
+
+  void on_late() { shared_->introductions.expire(prefix_.ticket.nonce); }
 
   void object(const std::string& reason) {
     shared_->agreements.object(prefix_.ticket.nonce, reason);
@@ -112,40 +143,58 @@ class Connection final : public Participant, public std::enable_shared_from_this
   }
 
   void refuse(const std::string& text) {
-    write_last(std::make_shared<const Bytes>(encode_refuse(text)));
+    answer(std::make_shared<const WireBytes>(encode_text(MessageType::refuse, text)), More::none);
     drain();
   }
 
-  // The peer gets the limit's time to read the frame and close, for a close here would discard what it has not read
-  // while unread bytes of its own are left.
-  void write_last(const std::shared_ptr<const Bytes>& frame) {
-    asio::async_write(socket_, asio::buffer(*frame),
-                      [self = shared_from_this(), frame](const asio::error_code& error, std::size_t) {
-                        if (error) return self->close();
-                        asio::error_code ignored;
-                        self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
-                        self->close_after(self->shared_->limits.stranger);
+  void write(const std::shared_ptr<const WireBytes>& frame) {
+    outgoing_.push_back(frame);
+    if (outgoing_.size() == 1) write_next();
+  }
+
+  // After the last frame the peer gets the limit's time to read it and close, for a close here would discard what it
+  // has not read while unread bytes of its own are left.
+  void write_next() {
+    asio::async_write(stream_.socket(), asio::buffer(*outgoing_.front()),
+                      [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                        if (error) return self->lose();
+                        self->outgoing_.pop_front();
+                        if (!self->outgoing_.empty()) return self->write_next();
+                        if (self->phase_ == Phase::closing) self->finish();
                       });
+  }
+
+  void finish() {
+    asio::error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    after(shared_->limits.stranger, &Connection::close);
   }
 
   void drain() {
     buffer_.resize(256);
-    socket_.async_read_some(asio::buffer(buffer_),
-                            [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                              if (error) return self->close();
-                              self->drain();
-                            });
+    stream_.socket().async_read_some(asio::buffer(buffer_),
+                                     [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                                       if (error) return self->close();
+                                       self->drain();
+                                     });
   }
 
-  void lose(const char* reason = "lost its connection before the verdict") {
-    if (std::exchange(member_, false)) shared_->agreements.leave(prefix_.ticket.nonce, prefix_.rank, reason);
+  void lose(const char* reason = nullptr) {
+    const Phase phase = std::exchange(phase_, Phase::closing);
+    if (phase == Phase::member) {
+      shared_->agreements.leave(prefix_.ticket.nonce, prefix_.rank,
+                                reason != nullptr ? reason : "lost its connection before the verdict");
+    } else if (phase == Phase::connecting) {
+      shared_->introductions.leave(prefix_.ticket.nonce, prefix_.rank,
+                                   reason != nullptr ? reason : "left before all ranks were connected");
+    }
     close();
   }
 
-  void close_after(std::chrono::milliseconds limit) {
+  void after(std::chrono::milliseconds limit, Step step) {
     deadline_.expires_after(limit);
-    deadline_.async_wait([self = shared_from_this()](const asio::error_code& error) {
-      if (!error && self->deadline_.expiry() <= asio::steady_timer::clock_type::now()) self->close();
+    deadline_.async_wait([self = shared_from_this(), step](const asio::error_code& error) {
+      if (!error && self->deadline_.expiry() <= asio::steady_timer::clock_type::now()) (self.get()->*step)();
     });
   }
 
@@ -153,8 +202,7 @@ class Connection final : public Participant, public std::enable_shared_from_this
     const auto alive = shared_from_this();
     no_stranger();
     no_deadline();
-    asio::error_code ignored;
-    socket_.close(ignored);
+    stream_.close();
   }
 
   void no_stranger() {
@@ -164,97 +212,44 @@ class Connection final : public Participant, public std::enable_shared_from_this
   // Also revokes an expiry whose handler is queued already.
   void no_deadline() { deadline_.expires_at(asio::steady_timer::time_point::max()); }
 
+  static constexpr const char* nonsense = "broke the session's protocol";
+
   Shared* shared_;
-  tcp::socket socket_;
+  Stream stream_;
   asio::steady_timer deadline_;
-  Bytes buffer_;
+  WireBytes buffer_;
   HelloPrefix prefix_;
-  bool member_ = false;
+  MessageType type_ = MessageType::hello;  // of the message being read
+  std::deque<std::shared_ptr<const WireBytes>> outgoing_;
+  Phase phase_ = Phase::stranger;
   std::optional<Strangers::iterator> place_;  // while a stranger
 };
 
 class AsioListener final : public Listener {
  public:
-  AsioListener(asio::io_context& context, const Endpoint& endpoint, const Limits& limits)
-      : endpoint_(endpoint), shared_{limits, {}, {}}, acceptor_(context), retry_(context) {}
+  AsioListener(asio::io_context& context, const Limits& limits)
+      : shared_{limits, {}, {}, {}}, acceptor_(context, [this](Stream stream) {
+          std::make_shared<Connection>(&shared_, std::move(stream))->start();
+        }) {}
 
-  Status adopt(Socket socket, std::string* why) {
-    asio::error_code error;
-    acceptor_.assign(protocol(), socket.descriptor(), error);
-    if (error) {
-      *why = "cannot wait for connections to " + endpoint_.text() + ": " + error.message();
-      return Status::unsupported;
-    }
-    socket.release();
-    asio::post(acceptor_.get_executor(), [this] { accept_when_ready(); });
-    return Status::ok;
-  }
+  Status open(const Endpoint& address, std::string* why) { return acceptor_.open(address, why); }
 
   Status issue(Stamp* stamp) override {
-    stamp->listener = endpoint_;
+    stamp->listener = acceptor_.endpoint();
     return shared_.agreements.issue(&stamp->ticket);
   }
 
  private:
-  tcp protocol() const { return endpoint_.ipv6 ? tcp::v6() : tcp::v4(); }
-
-  void accept_when_ready() {
-    acceptor_.async_wait(tcp::acceptor::wait_read, [this](const asio::error_code& error) {
-      if (!error) accept_waiting();
-    });
-  }
-
-  // Accepts by hand, because asio's own accept leaves descriptors open across exec.
-  void accept_waiting() {
-    for (;;) {
-      Socket accepted(Socket::accept(acceptor_.native_handle()));
-      if (accepted.descriptor() >= 0) {
-        serve(std::move(accepted));
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        return accept_when_ready();
-      } else if (errno != EINTR && errno != ECONNABORTED) {
-        return retry_later();
-      }
-    }
-  }
-
-  // Out of descriptors or memory: the waiting ranks stay in the backlog.
-  void retry_later() {
-    retry_.expires_after(std::chrono::milliseconds(100));
-    retry_.async_wait([this](const asio::error_code& error) {
-      if (!error) accept_waiting();
-    });
-  }
-
-  void serve(Socket accepted) {
-    try {
-      tcp::socket socket(acceptor_.get_executor());
-      asio::error_code error;
-      socket.assign(protocol(), accepted.descriptor(), error);
-      if (error) return;
-      accepted.release();
-      socket.non_blocking(true, error);
-      std::make_shared<Connection>(&shared_, std::move(socket))->start();
-    } catch (const std::bad_alloc&) {
-      // This connection is lost; the next one may find memory.
-    }
-  }
-
-  Endpoint endpoint_;
   Shared shared_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer retry_;
+  Acceptor acceptor_;
 };
 
 }  // namespace
 
 Status Listener::open(HelperThread* thread, const Endpoint& address, const Limits& limits,
                       std::unique_ptr<Listener>* listener, std::string* why) {
-  Endpoint endpoint = address;
-  Socket socket;
-  if (const Status status = Socket::listen(&endpoint, &socket, why); status != Status::ok) return status;
-  auto opened = std::make_unique<AsioListener>(thread->context(), endpoint, limits);
-  if (const Status status = opened->adopt(std::move(socket), why); status != Status::ok) return status;
+  auto opened = std::make_unique<AsioListener>(thread->context(), limits);
+  if (const Status status = opened->open(address, why); status != Status::ok) return status;
   *listener = std::move(opened);
   return Status::ok;
 }

@@ -1,8 +1,8 @@
 // The root's side of the session: accepts ranks on the helper thread and carries their messages to Agreements.
 //
 // A connection is a stranger until its hello is accepted: it has a deadline, and 35 bytes of it are read before its
-// secret is checked. Afterwards it stays open until the verdict, the rank's withdrawal or its loss. The process needs a
-// file descriptor for every rank in between, as NCCL's own bootstrap does.
+// secret is checked. Afterwards it stays open until a native verdict, the result of connecting the ranks, the rank's
+// withdrawal or its loss. The process needs a file descriptor for every rank in between, as NCCL's own bootstrap does.
 #pragma once
 
 #include <memory>

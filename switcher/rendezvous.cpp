@@ -1,95 +1,23 @@
-// The ranks' side of the session, and the process's listener. Ranks talk on the caller's thread: they wait anyway.
+// What a process has one of: helper thread, listener for stamped ids, mesh and pollers. Each comes with its first use.
 #include "switcher/rendezvous.hpp"
 
 #include <mutex>
-#include <optional>
 #include <utility>
 
+#include "switcher/descriptors.hpp"
 #include "switcher/helper_thread.hpp"
 #include "switcher/interfaces.hpp"
 #include "switcher/listener.hpp"
+#include "switcher/mesh.hpp"
+#include "switcher/pollers.hpp"
 #include "switcher/stamp.hpp"
+#include "switcher/tcp_session.hpp"
 #include "switcher/wire.hpp"
 
 namespace zipccl::switcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-struct Frame {
-  MessageType type = MessageType::refuse;
-  Bytes body;
-};
-
-// connection_lost also for bytes that are no frame.
-Status receive_frame(Socket* socket, Socket::Deadline deadline, Frame* frame) {
-  Bytes header_bytes(frame_header_bytes);
-  if (const Status status = socket->receive(header_bytes, deadline); status != Status::ok) return status;
-  const auto header = decode_frame_header(header_bytes);
-  if (!header) return Status::connection_lost;
-  frame->type = header->type;
-  frame->body.resize(header->body_bytes);
-  return socket->receive(frame->body, deadline);
-}
-
-class TcpSession final : public Session {
- public:
-  TcpSession(Socket socket, std::uint32_t rank_count, const Limits& limits)
-      : limits_(limits), rank_count_(rank_count), socket_(std::move(socket)) {}
-
-  Status verdict(Verdict* verdict) override {
-    const std::lock_guard lock(mutex_);
-    if (!outcome_) {
-      try {
-        outcome_ = ask();
-      } catch (...) {
-        outcome_ = Status::out_of_memory;
-      }
-      socket_ = Socket();
-    }
-    if (*outcome_ != Status::ok) return *outcome_;
-    try {
-      *verdict = verdict_;
-      return Status::ok;
-    } catch (...) {
-      return Status::out_of_memory;
-    }
-  }
-
-  void withdraw() override {
-    const std::lock_guard lock(mutex_);
-    if (outcome_) return;
-    outcome_ = Status::connection_lost;
-    try {
-      // Best effort: the loss of the connection says nearly the same.
-      static_cast<void>(socket_.send(encode_signal(MessageType::withdraw), Clock::now() + limits_.answer));
-    } catch (...) {
-    }
-    socket_ = Socket();
-  }
-
- private:
-  Status ask() {
-    const auto deadline = Clock::now() + limits_.answer;
-    // The answer may be here already, from a root that has ended since, so a failure to ask proves nothing.
-    static_cast<void>(socket_.send(encode_signal(MessageType::ask), deadline));
-    Frame frame;
-    if (const Status status = receive_frame(&socket_, deadline, &frame); status != Status::ok) return status;
-    if (frame.type != MessageType::verdict) return Status::connection_lost;
-    auto decoded = decode_verdict(frame.body);
-    const std::size_t links = std::size_t{rank_count_} * rank_count_;
-    if (!decoded || (decoded->compressed && decoded->links.size() != links)) return Status::connection_lost;
-    verdict_ = std::move(*decoded);
-    return Status::ok;
-  }
-
-  const Limits limits_;
-  const std::uint32_t rank_count_;
-  std::mutex mutex_;
-  Socket socket_;
-  std::optional<Status> outcome_;
-  Verdict verdict_;
-};
 
 class TcpRendezvous final : public Rendezvous {
  public:
@@ -99,11 +27,14 @@ class TcpRendezvous final : public Rendezvous {
     if (!thread_) return;
     if (thread_->foreign()) {
       static_cast<void>(listener_.release());
+      static_cast<void>(mesh_.release());
+      static_cast<void>(pollers_.release());
       static_cast<void>(thread_.release());
       return;
     }
     thread_->stop();
     listener_.reset();
+    mesh_.reset();
   }
 
   Status stamp(UniqueIdBytes id, std::string* why) override {
@@ -131,17 +62,38 @@ class TcpRendezvous final : public Rendezvous {
     }
   }
 
+  void add(Poller* poller) override {
+    const std::lock_guard lock(mutex_);
+    std::string why;
+    if (start_thread(&why) == Status::ok) pollers_->add(poller, thread_->context());
+  }
+  void remove(Poller* poller) override { pollers_->remove(poller); }
+  void wake() override { pollers_->wake(); }
+
+  void close_in_child() override { descriptors::close_all(); }
+
  private:
+  Status start_thread(std::string* why) { return thread_ != nullptr ? Status::ok : HelperThread::start(&thread_, why); }
+
+  Status choose_and_start(Endpoint* address, std::string* why) {
+    const Status status = choose_address(list_interfaces(), interfaces_, address, why);
+    return status == Status::ok ? start_thread(why) : status;
+  }
+
   Status open_listener(std::string* why) {
     if (listener_) return Status::ok;
     Endpoint address;
-    if (const Status status = choose_address(list_interfaces(), interfaces_, &address, why); status != Status::ok) {
-      return status;
+    const Status status = choose_and_start(&address, why);
+    return status == Status::ok ? Listener::open(thread_.get(), address, limits_, &listener_, why) : status;
+  }
+
+  Mesh* mesh(std::string* why) {
+    const std::lock_guard lock(mutex_);
+    Endpoint address;
+    if (!mesh_ && choose_and_start(&address, why) == Status::ok) {
+      static_cast<void>(Mesh::open(thread_.get(), address, limits_, pollers_.get(), &mesh_, why));
     }
-    if (!thread_) {
-      if (const Status status = HelperThread::start(&thread_, why); status != Status::ok) return status;
-    }
-    return Listener::open(thread_.get(), address, limits_, &listener_, why);
+    return mesh_.get();
   }
 
   Status say_hello(ConstUniqueIdBytes id, const Hello& hello, std::unique_ptr<Session>* session, std::string* why) {
@@ -170,10 +122,12 @@ class TcpRendezvous final : public Rendezvous {
     Frame answer;
     if (receive_frame(&socket, deadline, &answer) == Status::ok) {
       if (answer.type == MessageType::acknowledge) {
-        *session = std::make_unique<TcpSession>(std::move(socket), hello.rank_count, limits_);
+        *session = std::make_unique<TcpSession>(std::move(socket),
+                                                TcpSession::Identity{stamp->ticket, hello.rank, hello.rank_count},
+                                                limits_, [this](std::string* reason) { return mesh(reason); });
         return Status::ok;
       }
-      const auto refusal = decode_refuse(answer.body);
+      const auto refusal = decode_text(answer.body);
       if (answer.type == MessageType::refuse && refusal) {
         *why = peer + " refused: " + *refusal;
         return Status::refused;
@@ -186,8 +140,10 @@ class TcpRendezvous final : public Rendezvous {
   const std::string interfaces_;
   const Limits limits_;
   std::mutex mutex_;
+  std::unique_ptr<Pollers> pollers_ = std::make_unique<Pollers>();
   std::unique_ptr<HelperThread> thread_;
   std::unique_ptr<Listener> listener_;
+  std::unique_ptr<Mesh> mesh_;
 };
 
 }  // namespace

@@ -76,6 +76,7 @@ class Session {
   // Call after a verdict that says `compressed`, before anything depends on it: connects this process with the process
   // of every other rank, where no connection exists yet, and proves each. Returns when all ranks have answered the
   // root; *agreed is then the same on all of them, false if any rank failed or left, with *why naming rank and reason.
+  // connection_lost and timed_out as for the verdict; invalid_argument without such a verdict or when called twice.
   virtual Status connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) = 0;
   // Call instead when the real init failed: the others' verdict must not wait.
   virtual void withdraw() = 0;
@@ -83,8 +84,7 @@ class Session {
 
 // The process's listener and connector. One per process, owned by interpose; starts its helper thread and socket with
 // the first stamp and not before. A forked child must not use it (interpose makes a new one); destroying it there
-// leaves the parent's thread and sockets alone. Until it execs or exits, the child holds copies of the open sockets:
-// the others then notice a root's death by their limit of two minutes instead of at once.
+// leaves the parent's thread and sockets alone. Channels and sessions must be destroyed before it.
 class Rendezvous {
  public:
   // `interfaces` is NCCL_SOCKET_IFNAME's syntax (ZIPCCL_SOCKET_IFNAME overrides); empty: NCCL's own order, "ib", then
@@ -105,11 +105,18 @@ class Rendezvous {
   virtual Status hello(ConstUniqueIdBytes id, const Hello& hello, std::unique_ptr<Session>* session,
                        std::string* why) = 0;
 
-  // Pollers run on the helper thread, which starts with the first one. remove() returns when the poller is not running
-  // and never will again. wake() is cheap enough for every call: it does nothing while the thread is polling.
+  // Pollers run on the helper thread, which starts with the first one (and runs already where a channel exists; a
+  // poller is never called if it cannot start). remove() returns when the poller is not running and never will again.
+  // wake() is cheap enough for every call: it enters the kernel only while the thread sleeps. Records and lost peers
+  // wake by themselves.
   virtual void add(Poller* poller) = 0;
   virtual void remove(Poller* poller) = 0;
   virtual void wake() = 0;
+
+  // For a fork handler in the child: closes its copies of all sockets, so that the peers notice the parent's end.
+  // Async-signal-safe. Nothing of the rendezvous, its sessions and channels may be used there afterwards, but they may
+  // be destroyed.
+  virtual void close_in_child() = 0;
 };
 
 }  // namespace zipccl::switcher

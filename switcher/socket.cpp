@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "switcher/descriptors.hpp"
+
 namespace zipccl::switcher {
 namespace {
 
@@ -89,13 +91,15 @@ std::string Endpoint::text() const {
   return text.append(":").append(std::to_string(port));
 }
 
+Socket::Socket(int descriptor) : descriptor_(descriptor) { descriptors::remember(descriptor); }
+
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   return *this;
 }
 
 Socket::~Socket() {
-  if (descriptor_ >= 0) close(descriptor_);
+  if (descriptors::forget(descriptor_)) close(descriptor_);
 }
 
 int Socket::release() { return std::exchange(descriptor_, -1); }
@@ -111,6 +115,17 @@ Status Socket::listen(Endpoint* endpoint, Socket* socket, std::string* why) {
     return Status::unsupported;
   }
   *endpoint = *Endpoint::from(generic(storage));
+  *socket = std::move(opened);
+  return Status::ok;
+}
+
+Status Socket::open(const Endpoint& endpoint, Socket* socket, std::string* why) {
+  Socket opened(open_stream(endpoint));
+  if (opened.descriptor_ < 0) {
+    *why = failure("connect to", endpoint, errno);
+    return Status::unsupported;
+  }
+  set_stream_options(opened.descriptor_);
   *socket = std::move(opened);
   return Status::ok;
 }

@@ -28,19 +28,22 @@ struct Endpoint {
   std::string text() const;  // "10.0.0.1:4711" or "[fd00::1]:4711"
 };
 
-// Owns one file descriptor. Every operation ends at its deadline.
+// Owns one file descriptor, and has it remembered (switcher/descriptors.hpp) until it is closed. Every operation ends
+// at its deadline.
 class Socket {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
   Socket() = default;
-  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  explicit Socket(int descriptor);
   Socket(Socket&& other) noexcept : descriptor_(other.release()) {}
   Socket& operator=(Socket&& other) noexcept;
   ~Socket();
 
   // Bound to the endpoint's address and listening; its port, if 0, becomes the one that the kernel chose.
   static Status listen(Endpoint* endpoint, Socket* socket, std::string* why);
+  // A stream socket for the endpoint's family, not connected.
+  static Status open(const Endpoint& endpoint, Socket* socket, std::string* why);
   // connection_lost if nothing answers before the deadline.
   static Status connect(const Endpoint& endpoint, Deadline deadline, Socket* socket, std::string* why);
   // The next waiting connection; -1 and errno if there is none. The caller owns the descriptor.
@@ -51,7 +54,7 @@ class Socket {
   Status receive(std::span<std::uint8_t> bytes, Deadline deadline);
 
   int descriptor() const { return descriptor_; }
-  int release();
+  int release();  // the new owner forgets and closes it
 
  private:
   Status wait(short events, Deadline deadline) const;

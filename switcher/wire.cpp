@@ -10,6 +10,7 @@ namespace zipccl::switcher {
 namespace {
 
 constexpr std::uint32_t run_bytes = 5;
+constexpr std::uint32_t peer_address_bytes = 36;
 
 class Writer {
  public:
@@ -26,14 +27,14 @@ class Writer {
     bytes_.insert(bytes_.end(), text.begin(), text.end());
   }
 
-  Bytes frame() && {
+  WireBytes frame() && {
     const std::size_t body = bytes_.size() - frame_header_bytes;
     for (std::size_t i = 0; i < 4; ++i) bytes_[i] = static_cast<std::uint8_t>(body >> (8 * i));
     return std::move(bytes_);
   }
 
  private:
-  Bytes bytes_;
+  WireBytes bytes_;
 };
 
 // Reads past the end yield zeros and make the whole message invalid.
@@ -79,7 +80,14 @@ std::optional<std::uint32_t> max_body_bytes(std::uint8_t type) {
     case MessageType::hello:
       return max_hello_bytes;
     case MessageType::refuse:
+    case MessageType::report:
       return 4 + max_text_bytes;
+    case MessageType::result:
+      return 5 + max_text_bytes;
+    case MessageType::enter:
+      return peer_address_bytes;
+    case MessageType::peers:
+      return 4 + peer_address_bytes * max_rank_count;
     case MessageType::verdict:
       return 64 + max_text_bytes + run_bytes * max_rank_count * max_rank_count;
     case MessageType::acknowledge:
@@ -117,6 +125,26 @@ std::vector<LinkClass> read_links(Reader* reader) {
     if (reader->valid()) links.insert(links.end(), run, link);
   }
   return links;
+}
+
+void write_peer(Writer* writer, const PeerAddress& peer) {
+  writer->raw(peer.process);
+  writer->integer(static_cast<std::uint16_t>(peer.endpoint.ipv6 ? 6 : 4));
+  writer->integer(peer.endpoint.port);
+  writer->raw(peer.endpoint.address);
+}
+
+PeerAddress read_peer(Reader* reader) {
+  PeerAddress peer;
+  const ByteView process = reader->raw(peer.process.size());
+  std::copy(process.begin(), process.end(), peer.process.begin());
+  const auto family = reader->integer<std::uint16_t>();
+  reader->require(family == 4 || family == 6);
+  peer.endpoint.ipv6 = family == 6;
+  peer.endpoint.port = reader->integer<std::uint16_t>();
+  const ByteView address = reader->raw(peer.endpoint.address.size());
+  std::copy(address.begin(), address.end(), peer.endpoint.address.begin());
+  return peer;
 }
 
 }  // namespace
@@ -173,7 +201,7 @@ std::optional<Hello> decode_hello(const HelloPrefix& prefix, ByteView rest) {
   return hello;
 }
 
-std::optional<std::string> decode_refuse(ByteView body) {
+std::optional<std::string> decode_text(ByteView body) {
   Reader reader(body);
   const std::string text = reader.text();
   if (!reader.complete()) return std::nullopt;
@@ -193,7 +221,32 @@ std::optional<Verdict> decode_verdict(ByteView body) {
   return verdict;
 }
 
-std::optional<Bytes> encode_hello(const Ticket& ticket, const Hello& hello) {
+std::optional<PeerAddress> decode_enter(ByteView body) {
+  Reader reader(body);
+  const PeerAddress peer = read_peer(&reader);
+  if (!reader.complete()) return std::nullopt;
+  return peer;
+}
+
+std::optional<std::vector<PeerAddress>> decode_peers(ByteView body) {
+  Reader reader(body);
+  std::vector<PeerAddress> peers;
+  const auto count = reader.integer<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count && reader.valid(); ++i) peers.push_back(read_peer(&reader));
+  if (!reader.complete()) return std::nullopt;
+  return peers;
+}
+
+std::optional<ConnectResult> decode_result(ByteView body) {
+  Reader reader(body);
+  ConnectResult result;
+  result.agreed = reader.flag();
+  result.reason = one_line(reader.text());
+  if (!reader.complete()) return std::nullopt;
+  return result;
+}
+
+std::optional<WireBytes> encode_hello(const Ticket& ticket, const Hello& hello) {
   Writer writer(MessageType::hello);
   writer.integer(protocol_version);
   writer.integer(ticket.nonce);
@@ -214,18 +267,18 @@ std::optional<Bytes> encode_hello(const Ticket& ticket, const Hello& hello) {
   writer.flag(hello.shm_disabled);
   writer.flag(hello.nonblocking);
   writer.text(hello.refusal);
-  Bytes frame = std::move(writer).frame();
+  WireBytes frame = std::move(writer).frame();
   if (frame.size() > frame_header_bytes + max_hello_bytes) return std::nullopt;
   return frame;
 }
 
-Bytes encode_refuse(std::string_view text) {
-  Writer writer(MessageType::refuse);
+WireBytes encode_text(MessageType type, std::string_view text) {
+  Writer writer(type);
   writer.text(one_line(text));
   return std::move(writer).frame();
 }
 
-Bytes encode_verdict(const Verdict& verdict) {
+WireBytes encode_verdict(const Verdict& verdict) {
   Writer writer(MessageType::verdict);
   writer.flag(verdict.compressed);
   writer.text(one_line(verdict.reason));
@@ -236,6 +289,26 @@ Bytes encode_verdict(const Verdict& verdict) {
   return std::move(writer).frame();
 }
 
-Bytes encode_signal(MessageType type) { return Writer(type).frame(); }
+WireBytes encode_enter(const PeerAddress& address) {
+  Writer writer(MessageType::enter);
+  write_peer(&writer, address);
+  return std::move(writer).frame();
+}
+
+WireBytes encode_peers(std::span<const PeerAddress> peers) {
+  Writer writer(MessageType::peers);
+  writer.integer(static_cast<std::uint32_t>(peers.size()));
+  for (const PeerAddress& peer : peers) write_peer(&writer, peer);
+  return std::move(writer).frame();
+}
+
+WireBytes encode_result(const ConnectResult& result) {
+  Writer writer(MessageType::result);
+  writer.flag(result.agreed);
+  writer.text(one_line(result.reason));
+  return std::move(writer).frame();
+}
+
+WireBytes encode_signal(MessageType type) { return Writer(type).frame(); }
 
 }  // namespace zipccl::switcher

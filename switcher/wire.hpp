@@ -8,8 +8,14 @@
 //   refuse       listener  text; the listener counts the rank as native and closes
 //   ask          rank      none; the rank's real init succeeded
 //   withdraw     rank      none; the rank's real init failed
-//   verdict      listener  Verdict; follows the first ask of any rank, unasked on all others
+//   verdict      listener  Verdict; follows the first ask of any rank, unasked on all others. Unless it says
+//                          compressed, the listener closes
+//   enter        rank      process (16) and address (20) at which the rank's process waits for the others
+//   peers        listener  list of process (16) and address (20) by rank, when all ranks have entered
+//   report       rank      text: why this rank is not connected with all others; empty: it is. Instead of enter, too
+//   result       listener  flag: all ranks are connected; text: else why not. At any time after the verdict; closes
 //
+// An address is family, 4 or 6 (2), port (2) and address in network order, IPv4 in the first four bytes (16).
 // The hello's first 30 bytes keep their layout in every protocol version, so that the listener can say who differs.
 // Texts are a length (4) and bytes, lists a count (4) and elements. The link matrix is run-length coded: number of
 // cells (4), then runs of length (4) and class (1) that must add up to it.
@@ -28,15 +34,16 @@
 #include <vector>
 
 #include "switcher/session.hpp"
+#include "switcher/socket.hpp"
 
 namespace zipccl::switcher {
 
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 inline constexpr std::size_t secret_bytes = 16;
 inline constexpr std::size_t frame_header_bytes = 5;
 inline constexpr std::size_t hello_prefix_bytes = 30;
 
-using Bytes = std::vector<std::uint8_t>;
+using WireBytes = std::vector<std::uint8_t>;
 using ByteView = std::span<const std::uint8_t>;
 
 // What entitles a rank to take part: the id's number and the proof of having received the id.
@@ -48,7 +55,32 @@ struct Ticket {
 // Takes the same time wherever the two differ.
 bool same_secret(const Ticket& one, const Ticket& other);
 
-enum class MessageType : std::uint8_t { hello = 1, acknowledge = 2, refuse = 3, ask = 4, withdraw = 5, verdict = 6 };
+// Random, made once by a process (by each of its Rendezvous, strictly); a forked child makes its own.
+using ProcessId = std::array<std::uint8_t, 16>;
+
+// Where a rank's process waits for its peers.
+struct PeerAddress {
+  ProcessId process{};
+  Endpoint endpoint;
+};
+
+struct ConnectResult {
+  bool agreed = false;
+  std::string reason;  // unless agreed
+};
+
+enum class MessageType : std::uint8_t {
+  hello = 1,
+  acknowledge = 2,
+  refuse = 3,
+  ask = 4,
+  withdraw = 5,
+  verdict = 6,
+  enter = 7,
+  peers = 8,
+  report = 9,
+  result = 10
+};
 
 struct FrameHeader {
   MessageType type;
@@ -64,13 +96,19 @@ struct HelloPrefix {
 std::optional<HelloPrefix> decode_hello_prefix(ByteView body);
 // `rest` is the body after its prefix.
 std::optional<Hello> decode_hello(const HelloPrefix& prefix, ByteView rest);
-std::optional<std::string> decode_refuse(ByteView body);  // made printable
+std::optional<std::string> decode_text(ByteView body);  // of refuse or report, made printable
 std::optional<Verdict> decode_verdict(ByteView body);
+std::optional<PeerAddress> decode_enter(ByteView body);
+std::optional<std::vector<PeerAddress>> decode_peers(ByteView body);
+std::optional<ConnectResult> decode_result(ByteView body);
 
 // Whole frames. encode_hello returns nothing if the hello exceeds its limit.
-std::optional<Bytes> encode_hello(const Ticket& ticket, const Hello& hello);
-Bytes encode_refuse(std::string_view text);
-Bytes encode_verdict(const Verdict& verdict);
-Bytes encode_signal(MessageType type);  // acknowledge, ask or withdraw
+std::optional<WireBytes> encode_hello(const Ticket& ticket, const Hello& hello);
+WireBytes encode_text(MessageType type, std::string_view text);  // refuse or report
+WireBytes encode_verdict(const Verdict& verdict);
+WireBytes encode_enter(const PeerAddress& address);
+WireBytes encode_peers(std::span<const PeerAddress> peers);
+WireBytes encode_result(const ConnectResult& result);
+WireBytes encode_signal(MessageType type);  // acknowledge, ask or withdraw
 
 }  // namespace zipccl::switcher

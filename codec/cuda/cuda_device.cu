@@ -215,6 +215,11 @@ class CudaDevice final : public Device {
     if (job.message_count > max_messages) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_decode(job, stream), "decode kernel"); });
   }
+  Status patch(const PatchJob& job, Stream stream) override {
+    const Status status = validate(job, sizeof(Bf16Traits::Value));
+    if (status != Status::ok) return status;
+    return with_device([&] { return check(cuda::launch_patch(job, stream), "patch kernel"); });
+  }
 
  private:
   template <typename Call>
@@ -291,6 +296,7 @@ Status CudaDevice::open(std::string* why) {
   const RelaxedCapture relaxed;
   error = cuda::load_encode();
   if (error == cudaSuccess) error = cuda::load_decode();
+  if (error == cudaSuccess) error = cuda::load_patch();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();
     *why = "this build has no kernels for " + gpu +

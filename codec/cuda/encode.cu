@@ -1,6 +1,8 @@
 #include "codec/cuda/engine.hpp"
+#include "codec/cuda/system_scope.cuh"
 #include "codec/cuda/warp.cuh"
 #include "codec/format.hpp"
+#include "codec/overflow.hpp"
 
 namespace zipccl::codec::cuda {
 namespace {
@@ -17,20 +19,29 @@ struct EncodeCounters {
   unsigned long long reserved[14];
   unsigned long long units;  // given out so far
   unsigned long long overflow_tiles;
+  unsigned long long unannounced;  // of these: those written but for those counted into the header, modulo 2^64
 };
 static_assert(sizeof(EncodeCounters) <= encode_scratch_bytes);
 constexpr unsigned escape_bits = 40;
 static_assert(max_count < std::uint64_t{1} << escape_bits);
 
+// In an order that keeps what ordinary blocks read in two lines of the constant cache.
 struct EncodeArguments {
   const std::uint16_t* values;
   std::uint8_t* message;
-  std::uint8_t* overflow;
   EncodeCounters* counters;
-  Layout layout;
+  OverflowNotice* notice;
+  std::uint64_t* started_ns;
   std::uint64_t sequence;
+  Layout layout;
+  std::uint8_t* overflow;
+  const std::uint32_t* release;
   std::uint32_t chunk;
 };
+
+// In place of an entry's first unit: the entry is not written, because a release ended the wait for its place.
+constexpr std::uint32_t not_placed = 0xffffffffu;
+static_assert(max_count / tile_values * raw_entry_units < not_placed);
 
 // Shared memory of a warp.
 struct WarpStorage {
@@ -225,6 +236,7 @@ __device__ TileSummary encode_tile(const EncodeArguments& arguments, std::uint64
 // Writes the entry and the tail that encode_tile has left, now that the entry's first unit is known. Warp-wide.
 __device__ void place_entry(const EncodeArguments& arguments, std::uint64_t tile, const WarpStorage& storage,
                             unsigned units, std::uint32_t first, unsigned tail_byte) {
+  if (first == not_placed) return;
   const unsigned lane = lane_id();
   std::uint8_t* entry = arguments.layout.in_pool(first, units)
                             ? arguments.message + arguments.layout.pool + std::uint64_t{first} * unit_bytes
@@ -237,6 +249,48 @@ __device__ void place_entry(const EncodeArguments& arguments, std::uint64_t tile
   if (lane < tail_bytes) {
     arguments.message[arguments.layout.tails + tile * tail_bytes + lane] = static_cast<std::uint8_t>(tail_byte);
   }
+}
+
+// Counts overflow tiles that have been written, by the caller's block, or (negative) all that there are; whoever makes
+// both equal posts the record. For one thread, after all that it counts.
+__device__ void announce(const EncodeArguments& arguments, unsigned long long tiles) {
+  OverflowNotice& notice = *arguments.notice;
+  __threadfence_system();
+  if (atomicAdd(&arguments.counters->unannounced, tiles) + tiles != 0) return;
+  __threadfence_system();
+  if (load_acquire(*arguments.release) == 0) store_release(notice.posted, notice.posted + 1);
+}
+
+// The three functions of rare paths that follow are not inlined: small messages last little longer than it takes to
+// fetch the kernel's instructions once.
+
+// Block-wide, after the block's entries have been written, of which `overflow_tiles` lie in the overflow.
+__device__ __noinline__ void announce_block(const EncodeArguments& arguments, unsigned overflow_tiles) {
+  if (overflow_tiles == 0) return;
+  __syncthreads();
+  if (threadIdx.x == 0) announce(arguments, overflow_tiles);
+}
+
+// For the thread that writes the header.
+__device__ __noinline__ void announce_total(const EncodeArguments& arguments, std::uint64_t entry_units,
+                                            std::uint64_t overflow_tiles) {
+  // Not while the CPU thread may still read what the fields say of the previous record.
+  if (load_acquire(*arguments.release) == 0) {
+    arguments.notice->sequence = arguments.sequence;
+    arguments.notice->bytes = arguments.layout.overflow_bytes(entry_units);
+    arguments.notice->chunk = arguments.chunk;
+  }
+  announce(arguments, 0 - overflow_tiles);
+}
+
+// Waits, in one lane, until the overflow buffer's previous record has been shipped; false if released. Warp-wide.
+__device__ __noinline__ bool wait_for_overflow(const EncodeArguments& arguments) {
+  bool free = true;
+  if (lane_id() == 0) {
+    const std::uint64_t posted = arguments.notice->posted;
+    free = wait_unless_released(*arguments.release, [&] { return load_acquire(arguments.notice->drained) == posted; });
+  }
+  return __any_sync(all_lanes, lane_id() == 0 && free);
 }
 
 __device__ void write_header(const EncodeArguments& arguments, std::uint64_t escapes) {
@@ -255,11 +309,16 @@ __device__ void write_header(const EncodeArguments& arguments, std::uint64_t esc
   header.overflow_tiles = atomicExch(&counters.overflow_tiles, 0);
   counters.progress = 0;
   *reinterpret_cast<MessageHeader*>(arguments.message) = header;
+  if (arguments.notice != nullptr && header.overflow_tiles != 0) {
+    announce_total(arguments, header.entry_units, header.overflow_tiles);
+  }
 }
 
 // Takes units for the entries of a block's tiles: a block asks once, as units are given out through one address. The
-// first unit of each is returned in the lane of its warp's number. Warp-wide, for one warp of the block.
-__device__ std::uint32_t take_units(const EncodeArguments& arguments, const TileSummary* summaries) {
+// first unit of each is returned in the lane of its warp's number, and how many of them lie in the overflow, which may
+// be written then, in `overflow_tiles`. Warp-wide, for one warp of the block.
+__device__ std::uint32_t take_units(const EncodeArguments& arguments, const TileSummary* summaries,
+                                    unsigned& overflow_tiles) {
   const unsigned lane = lane_id();
   const unsigned units = lane < block_warps ? summaries[lane].units : 0;
   unsigned end = units;
@@ -270,10 +329,13 @@ __device__ std::uint32_t take_units(const EncodeArguments& arguments, const Tile
   }
   unsigned long long base = 0;
   if (lane == block_warps - 1) base = atomicAdd(&arguments.counters->units, end);
-  const std::uint32_t first = static_cast<std::uint32_t>(__shfl_sync(all_lanes, base, block_warps - 1)) + end - units;
+  std::uint32_t first = static_cast<std::uint32_t>(__shfl_sync(all_lanes, base, block_warps - 1)) + end - units;
   const bool overflows = units != 0 && !arguments.layout.in_pool(first, units);
-  const unsigned overflow_tiles = __popc(__ballot_sync(all_lanes, overflows));
-  if (lane == 0 && overflow_tiles != 0) atomicAdd(&arguments.counters->overflow_tiles, overflow_tiles);
+  overflow_tiles = __popc(__ballot_sync(all_lanes, overflows));
+  if (overflow_tiles != 0) {
+    if (lane == 0) atomicAdd(&arguments.counters->overflow_tiles, overflow_tiles);
+    if (arguments.notice != nullptr && !wait_for_overflow(arguments) && overflows) first = not_placed;
+  }
   return first;
 }
 
@@ -297,7 +359,9 @@ __global__ void __launch_bounds__(block_threads, blocks_per_multiprocessor)
   __shared__ WarpStorage storage[block_warps];
   __shared__ TileSummary summaries[block_warps];
   __shared__ std::uint32_t first_units[block_warps];
+  __shared__ unsigned overflow_tiles;  // of the block; valid if one of its tiles has an entry
 
+  if (arguments.started_ns != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *arguments.started_ns = global_timer();
   const unsigned warp = warp_id();
   const std::uint64_t tile = std::uint64_t{blockIdx.x} * block_warps + warp;
   TileSummary summary{};
@@ -307,8 +371,10 @@ __global__ void __launch_bounds__(block_threads, blocks_per_multiprocessor)
   const bool has_entries = __syncthreads_or(summary.units != 0) != 0;
   if (has_entries) {
     if (warp == 0) {
-      const std::uint32_t first = take_units(arguments, summaries);
+      unsigned overflowing = 0;
+      const std::uint32_t first = take_units(arguments, summaries, overflowing);
       if (lane_id() < block_warps) first_units[lane_id()] = first;
+      if (lane_id() == 0) overflow_tiles = overflowing;
     }
     __syncthreads();
   }
@@ -317,6 +383,7 @@ __global__ void __launch_bounds__(block_threads, blocks_per_multiprocessor)
   if (summary.units != 0) {
     place_entry(arguments, tile, storage[warp], summary.units, first_units[warp], tail_byte);
   }
+  if (has_entries && arguments.notice != nullptr) announce_block(arguments, overflow_tiles);
   // Looked at last: it takes its time.
   if (progress >> escape_bits == gridDim.x) {
     __threadfence();
@@ -335,6 +402,9 @@ cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream) {
   arguments.layout = Layout::of(job.count, job.pool_fraction);
   arguments.sequence = job.sequence;
   arguments.chunk = job.chunk;
+  arguments.notice = job.notice;
+  arguments.release = job.release;
+  arguments.started_ns = job.started_ns;
   const bool aligned = reinterpret_cast<std::uintptr_t>(job.values) % sizeof(uint4) == 0;
   const std::uint64_t blocks = (arguments.layout.tiles + block_warps - 1) / block_warps;
   const dim3 grid(blocks == 0 ? 1 : static_cast<unsigned>(blocks));

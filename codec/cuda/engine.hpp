@@ -5,14 +5,17 @@
 #include <cuda_runtime_api.h>
 
 #include "codec/device.hpp"
+#include "codec/overflow.hpp"
 
 namespace zipccl::codec::cuda {
 
 cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream);
 cudaError_t launch_decode(const DecodeJob& job, cudaStream_t stream);
+cudaError_t launch_patch(const PatchJob& job, cudaStream_t stream);
 
 // Load the kernels' code onto the current device, which a first launch would otherwise do, waiting for whatever runs.
 cudaError_t load_encode();
 cudaError_t load_decode();
+cudaError_t load_patch();
 
 }  // namespace zipccl::codec::cuda

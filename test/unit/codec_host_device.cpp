@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "codec/host_device.hpp"
+#include "codec/overflow.hpp"
 #include "test/unit/catch.hpp"
 #include "test/unit/codec_messages.hpp"
 
@@ -158,6 +159,7 @@ TEST_CASE("work runs on its stream, after the call, from a copy of the job") {
   std::vector<std::uint16_t> copied(values.size());
   std::vector<std::uint16_t> out(values.size());
   codec::MessageSummary summary{};
+  codec::ExchangeCounters counters{};
   {
     REQUIRE(device->copy(copied.data(), values.data(), values.size() * 2, stream_of(1)) == Status::ok);
     codec::EncodeJob job;
@@ -177,14 +179,26 @@ TEST_CASE("work runs on its stream, after the call, from a copy of the job") {
     decode_job.sequence = 4;
     decode_job.summaries = &summary;
     REQUIRE(device->decode(decode_job, stream_of(1)) == Status::ok);
+    codec::PatchJob patch_job;
+    patch_job.decode = decode_job;
+    patch_job.decode.pool_fraction = 0;
+    CHECK(device->patch(patch_job, stream_of(1)) == Status::invalid_argument);
+    patch_job.decode = decode_job;
+    patch_job.counters = &counters;
+    patch_job.ticket = 9;
+    REQUIRE(device->patch(patch_job, stream_of(1)) == Status::ok);
+    patch_job = {};
     decode_job = {};
   }
-  CHECK(fake.streams.at(stream_of(1)).size() == 3);
+  CHECK(fake.streams.at(stream_of(1)).size() == 4);
+  CHECK(counters.finished == 0);
   CHECK(out == std::vector<std::uint16_t>(values.size()));
   REQUIRE(device->synchronize() == Status::ok);
   CHECK(out == values);
   CHECK(summary.status == 0);
   CHECK(summary.escapes > 0);
+  CHECK(counters.finished == 9);
+  CHECK(counters.escapes == summary.escapes);
 }
 
 TEST_CASE("more jobs in flight than the free list holds, more than once") {

@@ -62,6 +62,7 @@ class FakeDevice final : public codec::Device {
   Status synchronize() override { return Status::ok; }
   Status encode(const codec::EncodeJob&, codec::Stream) override { return Status::ok; }
   Status decode(const codec::DecodeJob&, codec::Stream) override { return Status::ok; }
+  Status patch(const codec::PatchJob&, codec::Stream) override { return Status::ok; }
 
  private:
   std::uint64_t memory_;

@@ -186,4 +186,9 @@ Status LoopbackDevice::decode(const codec::DecodeJob& job, codec::Stream) {
   return status == Status::ok ? count() : status;
 }
 
+Status LoopbackDevice::patch(const codec::PatchJob& job, codec::Stream) {
+  const Status status = codec::HostEngine<codec::Bf16Traits>::patch(job);
+  return status == Status::ok ? count() : status;
+}
+
 }  // namespace zipccl::test

@@ -14,7 +14,7 @@ using namespace zipccl::switcher;
 class Recorder final : public Participant {
  public:
   Recorder(std::uint32_t rank, std::vector<std::uint32_t>* order) : rank_(rank), order_(order) {}
-  void answer(const std::shared_ptr<const Bytes>& frame) override {
+  void answer(const std::shared_ptr<const WireBytes>& frame, More) override {
     verdict = decode_verdict(ByteView(*frame).subspan(frame_header_bytes));
     order_->push_back(rank_);
   }

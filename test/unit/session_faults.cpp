@@ -30,11 +30,11 @@ class RawClient {
 
   const Ticket& ticket() const { return stamp_.ticket; }
   void send(ByteView bytes) { static_cast<void>(socket_.send(bytes, Clock::now() + 10s)); }
-  Bytes hello(const Hello& hello) const { return *encode_hello(stamp_.ticket, hello); }
+  WireBytes hello(const Hello& hello) const { return *encode_hello(stamp_.ticket, hello); }
 
   // The next frame's type; nothing once the listener has closed.
   std::optional<MessageType> receive() {
-    Bytes header(frame_header_bytes);
+    WireBytes header(frame_header_bytes);
     if (socket_.receive(header, Clock::now() + 10s) != Status::ok) return std::nullopt;
     const auto decoded = decode_frame_header(header);
     REQUIRE(decoded);
@@ -42,18 +42,18 @@ class RawClient {
     REQUIRE(socket_.receive(body_, Clock::now() + 10s) == Status::ok);
     return decoded->type;
   }
-  std::string refusal() const { return decode_refuse(body_).value_or("not a refusal"); }
+  std::string refusal() const { return decode_text(body_).value_or("not a refusal"); }
 
   // True if the listener closes within the limit and sends nothing.
   bool closed_within(std::chrono::milliseconds limit) {
-    Bytes byte(1);
+    WireBytes byte(1);
     return socket_.receive(byte, Clock::now() + limit) == Status::connection_lost;
   }
 
  private:
   Stamp stamp_;
   Socket socket_;
-  Bytes body_;
+  WireBytes body_;
 };
 
 std::unique_ptr<Session> say_hello(Rendezvous& rendezvous, const UniqueId& id, const Hello& hello) {
@@ -229,7 +229,7 @@ TEST_CASE("a member that speaks nonsense is dropped and the others native") {
   RawClient other(id);
   other.send(other.hello(make_hello(1, 2)));
   REQUIRE(other.receive() == MessageType::acknowledge);
-  other.send(Bytes{9, 9, 9, 9, 9});
+  other.send(WireBytes{9, 9, 9, 9, 9});
   CHECK(other.closed_within(10s));
   CHECK(native_reason(*rendezvous, id, *one) == "rank 1 broke the session's protocol");
 }
@@ -239,12 +239,12 @@ TEST_CASE("another protocol version is refused with both versions, and the verdi
   const UniqueId id = stamped_id(*rendezvous);
   const auto one = say_hello(*rendezvous, id, make_hello(0, 2));
   RawClient other(id);
-  Bytes frame = other.hello(make_hello(1, 2));
+  WireBytes frame = other.hello(make_hello(1, 2));
   frame[frame_header_bytes] = 9;
   other.send(frame);
   REQUIRE(other.receive() == MessageType::refuse);
-  CHECK(other.refusal() == "rank 1 speaks session protocol 9, the root 1");
-  CHECK(native_reason(*rendezvous, id, *one) == "rank 1 speaks session protocol 9, the root 1");
+  CHECK(other.refusal() == "rank 1 speaks session protocol 9, the root 2");
+  CHECK(native_reason(*rendezvous, id, *one) == "rank 1 speaks session protocol 9, the root 2");
 }
 
 TEST_CASE("a malformed hello with the right secret makes the communicator native") {
@@ -252,7 +252,7 @@ TEST_CASE("a malformed hello with the right secret makes the communicator native
   const UniqueId id = stamped_id(*rendezvous);
   const auto one = say_hello(*rendezvous, id, make_hello(0, 2));
   RawClient other(id);
-  Bytes frame = other.hello(make_hello(1, 2));
+  WireBytes frame = other.hello(make_hello(1, 2));
   frame[frame_header_bytes + hello_prefix_bytes + 7] = 0xff;  // the version's length
   other.send(frame);
   REQUIRE(other.receive() == MessageType::refuse);
@@ -265,23 +265,23 @@ TEST_CASE("strangers are cut off and disturb nobody") {
   const UniqueId id = stamped_id(*rendezvous);
   RawClient stranger(id);
   SECTION("garbage") {
-    stranger.send(Bytes(4096, 0xa5));
+    stranger.send(WireBytes(4096, 0xa5));
     CHECK(stranger.closed_within(10s));
   }
   SECTION("a frame of 4 GiB") {
-    Bytes frame = stranger.hello(make_hello(0, 2));
+    WireBytes frame = stranger.hello(make_hello(0, 2));
     frame[3] = 0xff;
     stranger.send(frame);
     CHECK(stranger.closed_within(10s));
   }
   SECTION("a question instead of a hello") {
-    Bytes frame = encode_signal(MessageType::ask);
+    WireBytes frame = encode_signal(MessageType::ask);
     frame.resize(64);
     stranger.send(frame);
     CHECK(stranger.closed_within(10s));
   }
   SECTION("a hello too short for its prefix") {
-    Bytes frame = stranger.hello(make_hello(0, 2));
+    WireBytes frame = stranger.hello(make_hello(0, 2));
     frame[0] = 29;
     frame[1] = 0;
     stranger.send(frame);
@@ -307,7 +307,7 @@ TEST_CASE("slow and silent clients hold up nobody and are closed at their deadli
   const auto start = Clock::now();
   RawClient silent(id);
   RawClient slow(id);
-  const Bytes frame = slow.hello(make_hello(0, 2));
+  const WireBytes frame = slow.hello(make_hello(0, 2));
   slow.send(ByteView(frame).first(frame.size() - 1));
   check_compressed_pair(*rendezvous, id);
   CHECK(silent.closed_within(10s));

@@ -5,17 +5,13 @@
 #include <barrier>
 
 namespace zipccl::test {
-namespace {
 
-// Root and ranks live in one process here: two descriptors a rank.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
-
-}  // namespace
 
 std::vector<Outcome> run_ranks(switcher::Rendezvous& rendezvous, const UniqueId& id, std::uint32_t rank_count,
                                const std::function<switcher::Hello(std::uint32_t)>& hello_of,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,6 +38,9 @@ struct Outcome {
   switcher::Verdict answer;
   std::string why;
 };
+
+// Root and ranks live in one process here: two descriptors a rank and more.
+void raise_descriptor_limit();
 
 // Runs rank_count threads; every one that `joins` says hello, then waits for the others like a real init, then asks.
 std::vector<Outcome> run_ranks(switcher::Rendezvous& rendezvous, const UniqueId& id, std::uint32_t rank_count,

@@ -32,7 +32,7 @@ Hello full_hello() {
   return hello;
 }
 
-ByteView body_of(const Bytes& frame) { return ByteView(frame).subspan(frame_header_bytes); }
+ByteView body_of(const WireBytes& frame) { return ByteView(frame).subspan(frame_header_bytes); }
 
 std::optional<Hello> decode_hello_body(ByteView body) {
   const auto prefix = decode_hello_prefix(body);
@@ -42,7 +42,7 @@ std::optional<Hello> decode_hello_body(ByteView body) {
 
 TEST_CASE("a hello survives the wire") {
   const Hello hello = full_hello();
-  const Bytes frame = *encode_hello(make_ticket(), hello);
+  const WireBytes frame = *encode_hello(make_ticket(), hello);
   const auto header = decode_frame_header(ByteView(frame).first(frame_header_bytes));
   REQUIRE(header);
   CHECK(header->type == MessageType::hello);
@@ -72,7 +72,7 @@ TEST_CASE("a hello survives the wire") {
 }
 
 TEST_CASE("the wire's integers are little-endian at documented places") {
-  const Bytes frame = *encode_hello(make_ticket(), full_hello());
+  const WireBytes frame = *encode_hello(make_ticket(), full_hello());
   CHECK(frame[4] == 1);
   CHECK(frame[5] == protocol_version);
   CHECK(frame[6] == 0);
@@ -81,24 +81,24 @@ TEST_CASE("the wire's integers are little-endian at documented places") {
   CHECK(frame[15] == 200);
   CHECK(frame[31] == 5);
   CHECK(frame[35] == 9);
-  CHECK(encode_signal(MessageType::ask) == Bytes{0, 0, 0, 0, 4});
+  CHECK(encode_signal(MessageType::ask) == WireBytes{0, 0, 0, 0, 4});
 }
 
 TEST_CASE("every truncated or extended hello is rejected") {
-  const Bytes frame = *encode_hello(make_ticket(), full_hello());
+  const WireBytes frame = *encode_hello(make_ticket(), full_hello());
   const ByteView body = body_of(frame);
   for (std::size_t size = 0; size < body.size(); ++size) {
     CAPTURE(size);
     REQUIRE_FALSE(decode_hello_body(body.first(size)));
   }
-  Bytes extended(body.begin(), body.end());
+  WireBytes extended(body.begin(), body.end());
   extended.push_back(0);
   CHECK_FALSE(decode_hello_body(extended));
 }
 
 TEST_CASE("frame headers bound the body by its type") {
   const auto header = [](std::uint32_t size, std::uint8_t type) {
-    Bytes bytes(5);
+    WireBytes bytes(5);
     for (std::size_t i = 0; i < 4; ++i) bytes[i] = static_cast<std::uint8_t>(size >> (8 * i));
     bytes[4] = type;
     return decode_frame_header(bytes);
@@ -114,8 +114,8 @@ TEST_CASE("frame headers bound the body by its type") {
   CHECK_FALSE(header(5 + max_text_bytes, 3));
   CHECK_FALSE(header(0xffffffffu, 6));
   CHECK_FALSE(header(0, 0));
-  CHECK_FALSE(header(0, 7));
-  CHECK_FALSE(decode_frame_header(Bytes(4)));
+  CHECK_FALSE(header(0, 11));
+  CHECK_FALSE(decode_frame_header(WireBytes(4)));
 }
 
 TEST_CASE("a hello above its limit is not encoded, one at the limit is") {
@@ -135,7 +135,7 @@ TEST_CASE("verdicts survive the wire, and their matrix is short there") {
   verdict.slowest_link = LinkClass::network;
   verdict.links.assign(1024 * 1024, LinkClass::network);
   for (std::size_t rank = 0; rank < 1024; ++rank) verdict.links[rank * 1025] = LinkClass::same_device;
-  const Bytes frame = encode_verdict(verdict);
+  const WireBytes frame = encode_verdict(verdict);
   CHECK(frame.size() < 16'384);
   const auto decoded = decode_verdict(body_of(frame));
   REQUIRE(decoded);
@@ -147,7 +147,7 @@ TEST_CASE("verdicts survive the wire, and their matrix is short there") {
 
   Verdict native;
   native.reason = "rank 3 runs without zipccl";
-  const Bytes native_frame = encode_verdict(native);
+  const WireBytes native_frame = encode_verdict(native);
   const auto decoded_native = decode_verdict(body_of(native_frame));
   REQUIRE(decoded_native);
   CHECK_FALSE(decoded_native->compressed);
@@ -158,13 +158,13 @@ TEST_CASE("verdicts survive the wire, and their matrix is short there") {
 TEST_CASE("matrices that do not add up are rejected") {
   Verdict verdict;
   verdict.links.assign(4, LinkClass::pcie);
-  const Bytes frame = encode_verdict(verdict);
-  const Bytes body(body_of(frame).begin(), body_of(frame).end());
+  const WireBytes frame = encode_verdict(verdict);
+  const WireBytes body(body_of(frame).begin(), body_of(frame).end());
   const std::size_t run_at = body.size() - 5;
   const std::size_t cells_at = run_at - 4;
   REQUIRE(decode_verdict(body));
   const auto with = [&body](std::size_t at, std::uint8_t value) {
-    Bytes changed = body;
+    WireBytes changed = body;
     changed[at] = value;
     return decode_verdict(changed);
   };
@@ -181,30 +181,30 @@ TEST_CASE("matrices that do not add up are rejected") {
 
 TEST_CASE("random bytes are rejected or decoded, never more") {
   std::mt19937 random(7);
-  const Bytes hello = *encode_hello(make_ticket(), full_hello());
+  const WireBytes hello = *encode_hello(make_ticket(), full_hello());
   Verdict verdict;
   verdict.links.assign(64, LinkClass::nvlink);
-  const Bytes good_verdict = encode_verdict(verdict);
+  const WireBytes good_verdict = encode_verdict(verdict);
   std::size_t accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
-    Bytes changed = round % 2 == 0 ? hello : good_verdict;
+    WireBytes changed = round % 2 == 0 ? hello : good_verdict;
     for (unsigned flips = 1 + random() % 8; flips > 0; --flips) {
       changed[frame_header_bytes + random() % (changed.size() - frame_header_bytes)] =
           static_cast<std::uint8_t>(random());
     }
     accepted += decode_hello_body(body_of(changed)).has_value();
     accepted += decode_verdict(body_of(changed)).has_value();
-    accepted += decode_refuse(body_of(changed)).has_value();
+    accepted += decode_text(body_of(changed)).has_value();
   }
   CHECK(accepted > 0);
   CHECK(accepted < 20'000);
 }
 
 TEST_CASE("refusals arrive on one line") {
-  const Bytes frame = encode_refuse("no\nmore\tof\x1bthis");
-  CHECK(decode_refuse(body_of(frame)) == "no?more?of?this");
-  CHECK(encode_refuse(std::string(100'000, 'x')).size() == frame_header_bytes + 4 + max_text_bytes);
-  CHECK_FALSE(decode_refuse(Bytes{5, 0, 0, 0, 'a'}));
+  const WireBytes frame = encode_text(MessageType::refuse, "no\nmore\tof\x1bthis");
+  CHECK(decode_text(body_of(frame)) == "no?more?of?this");
+  CHECK(encode_text(MessageType::refuse, std::string(100'000, 'x')).size() == frame_header_bytes + 4 + max_text_bytes);
+  CHECK_FALSE(decode_text(WireBytes{5, 0, 0, 0, 'a'}));
 }
 
 TEST_CASE("secrets are compared in full") {

@@ -1,0 +1,267 @@
+#include <algorithm>
+
+#include "codec/cuda/engine.hpp"
+#include "codec/cuda/system_scope.cuh"
+#include "codec/cuda/tile_decode.cuh"
+#include "codec/overflow.hpp"
+
+namespace zipccl::codec::cuda {
+namespace {
+
+// One block: the ordinary case, headers to look at and nothing to decode, shall cost little.
+constexpr unsigned block_warps = 16;
+constexpr unsigned block_threads = block_warps * lane_count;
+
+struct PatchArguments {
+  MessageRow row;
+  std::uint32_t message_count;
+  Mailbox* mailbox;
+  std::uint64_t mailbox_capacity;
+  std::uint8_t* room;
+  const std::uint32_t* release;
+  ExchangeCounters* counters;
+  const std::uint64_t* started_ns;
+  std::uint64_t ticket;
+};
+
+// A fault with its place, so that the first message's is the least.
+constexpr unsigned long long no_fault = ~0ull;
+__device__ unsigned long long fault_of(unsigned index, std::int32_t status) {
+  return static_cast<unsigned long long>(index) << 32 | static_cast<std::uint32_t>(status);
+}
+
+// What the block's threads share.
+struct BlockState {
+  ExchangeCounters counters;  // the communicator's, when the kernel started
+  std::uint64_t started_ns;
+  unsigned long long escapes;
+  unsigned long long fault;
+  std::uint64_t overflow_bytes;
+  std::uint64_t wait_ns;
+  unsigned good_messages;
+  unsigned overflow_messages;
+  unsigned to_patch[block_warps];  // bit i of word w: message 32 w + i of the round
+  Status answer;                   // of the CPU thread to the last request
+};
+
+// Asks for one piece and waits for it. `record_bytes` is what the message's header announces. For one thread.
+__device__ Status request_piece(const PatchArguments& arguments, unsigned sender, std::uint64_t offset,
+                                std::uint64_t record_bytes, std::uint64_t& wait_ns) {
+  Mailbox& mailbox = *arguments.mailbox;
+  mailbox.sequence = arguments.row.sequence;
+  mailbox.offset = offset;
+  mailbox.chunk = arguments.row.chunk;
+  mailbox.sender = sender;
+  const std::uint64_t ticket = mailbox.ticket + 1;
+  store_release(mailbox.ticket, ticket);
+  const std::uint64_t begin = global_timer();
+  const bool answered =
+      wait_unless_released(*arguments.release, [&] { return load_acquire(mailbox.answered) == ticket; });
+  wait_ns += global_timer() - begin;
+  if (!answered) return Status::aborted;
+  const Status status = static_cast<Status>(mailbox.status);
+  if (status != Status::ok) return status;
+  const bool expected = mailbox.record_bytes == record_bytes &&
+                        mailbox.piece_bytes == std::min(arguments.mailbox_capacity, record_bytes - offset);
+  return expected ? Status::ok : Status::bad_totals;
+}
+
+// Copies between memory that a CPU has written and device memory: loads first, as those take long. Block-wide.
+__device__ void copy_piece(uint4* to, const uint4* from, std::uint64_t vectors) {
+  constexpr unsigned batch = 8;
+#pragma unroll 1
+  for (std::uint64_t first = threadIdx.x; first < vectors; first += batch * block_threads) {
+    uint4 loaded[batch];
+#pragma unroll
+    for (unsigned i = 0; i < batch; ++i) {
+      if (first + i * block_threads < vectors) loaded[i] = __ldcv(from + first + i * block_threads);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < batch; ++i) {
+      if (first + i * block_threads < vectors) to[first + i * block_threads] = loaded[i];
+    }
+  }
+}
+
+// Brings a record into the room. Block-wide.
+__device__ Status gather_record(const PatchArguments& arguments, unsigned sender, std::uint64_t bytes,
+                                BlockState& state) {
+  for (std::uint64_t offset = 0; offset < bytes; offset += arguments.mailbox_capacity) {
+    if (threadIdx.x == 0) {
+      state.answer = load_acquire(*arguments.release) != 0
+                         ? Status::aborted
+                         : request_piece(arguments, sender, offset, bytes, state.wait_ns);
+    }
+    __syncthreads();
+    if (state.answer != Status::ok) return state.answer;
+    copy_piece(reinterpret_cast<uint4*>(arguments.room + offset), reinterpret_cast<const uint4*>(arguments.mailbox + 1),
+               std::min(arguments.mailbox_capacity, bytes - offset) / sizeof(uint4));
+    __syncthreads();
+  }
+  return Status::ok;
+}
+
+// Whether the lane's tile has an entry in the overflow, by its tail alone.
+__device__ bool lies_in_overflow(const Layout& layout, const std::uint8_t* message, unsigned tile) {
+  if (tile >= layout.tiles) return false;
+  const std::uint32_t* tail =
+      reinterpret_cast<const std::uint32_t*>(message + layout.tails + std::uint64_t{tile} * tail_bytes);
+  const unsigned kind = tail[0] >> 8 & 0xff;
+  const TileMode mode = static_cast<TileMode>(kind & 3);
+  const unsigned units = mode == TileMode::raw ? raw_entry_units : kind >> tail_units_shift;
+  return mode != TileMode::tail && !layout.in_pool(tail[tail_bytes / sizeof(*tail) - 1], units);
+}
+
+// Decodes the tiles of message `index` whose entries lie in `record`. Block-wide.
+__device__ void decode_overflow(const MessageRow& row, const OverflowPiece& record, unsigned index,
+                                std::uint8_t* distances, BlockState& state) {
+  for (unsigned first = warp_id() * lane_count; first < row.layout.tiles; first += block_threads) {
+    unsigned found = __ballot_sync(all_lanes, lies_in_overflow(row.layout, row.message(index), first + lane_id()));
+    while (found != 0) {
+      const unsigned lowest = __ffs(static_cast<int>(found)) - 1;
+      found &= found - 1;
+      const TileFate fate = decode_tile<false, true>(row, record, index, first + lowest, distances);
+      __syncwarp();  // before the next tile's distances
+      if (fate == TileFate::corrupt && lane_id() == 0) {
+        constexpr auto bad_tile = static_cast<std::int32_t>(Status::bad_tile);
+        atomicMin(&state.fault, fault_of(index, bad_tile));
+        if (row.summaries != nullptr) row.summaries[index].status = bad_tile;
+      }
+    }
+  }
+  __syncthreads();  // before the next record overwrites the room
+}
+
+// False if no further message can be patched. Block-wide.
+__device__ bool patch_message(const PatchArguments& arguments, unsigned index, std::uint8_t* distances,
+                              BlockState& state) {
+  const MessageRow& row = arguments.row;
+  const auto* header = reinterpret_cast<const MessageHeader*>(row.message(index));
+  const std::uint64_t bytes = row.layout.overflow_bytes(header->entry_units);
+  const Status status = gather_record(arguments, index, bytes, state);
+  if (status != Status::ok) {
+    if (threadIdx.x == 0) atomicMin(&state.fault, fault_of(index, static_cast<std::int32_t>(status)));
+    return false;
+  }
+  if (threadIdx.x == 0) state.overflow_bytes += bytes;
+  decode_overflow(row, {arguments.room, 0, bytes, bytes}, index, distances, state);
+  return true;
+}
+
+// Looks at the header of the lane's message; returns whether its overflow is to be patched. Warp-wide.
+__device__ bool examine(const PatchArguments& arguments, unsigned index, BlockState& state) {
+  const MessageRow& row = arguments.row;
+  bool good = false;
+  bool overflows = false;
+  unsigned long long escapes = 0;
+  if (index - lane_id() >= arguments.message_count) return false;
+  if (index < arguments.message_count) {
+    const std::int32_t told = row.summaries == nullptr ? 0 : row.summaries[index].status;
+    const MessageHeader& header = *reinterpret_cast<const MessageHeader*>(row.message(index));
+    const Status status = check_header(header, Dtype::bfloat16, row.layout, row.sequence, row.chunk);
+    good = status == Status::ok;
+    if (good) {
+      escapes = header.escapes;
+      overflows = header.entry_units > row.layout.pool_units;
+    }
+    if (told != 0 || !good) {
+      atomicMin(&state.fault, fault_of(index, told != 0 ? told : static_cast<std::int32_t>(status)));
+    }
+  }
+#pragma unroll
+  for (unsigned distance = lane_count / 2; distance > 0; distance /= 2) {
+    escapes += __shfl_down_sync(all_lanes, escapes, distance);
+  }
+  const unsigned good_messages = __popc(__ballot_sync(all_lanes, good));
+  const unsigned overflow_messages = __popc(__ballot_sync(all_lanes, overflows));
+  if (lane_id() == 0 && good_messages != 0) {
+    atomicAdd(&state.escapes, escapes);
+    atomicAdd(&state.good_messages, good_messages);
+    atomicAdd(&state.overflow_messages, overflow_messages);
+  }
+  return overflows && index != row.skip;
+}
+
+// Adds the job to the communicator's counters. For one thread.
+__device__ void publish(const PatchArguments& arguments, const BlockState& state) {
+  const ExchangeCounters& before = state.counters;
+  ExchangeCounters& counters = *arguments.counters;
+  counters.values = before.values + state.good_messages * arguments.row.layout.count;
+  counters.escapes = before.escapes + state.escapes;
+  if (state.overflow_messages != 0) {
+    counters.overflow_messages = before.overflow_messages + state.overflow_messages;
+    counters.overflow_bytes = before.overflow_bytes + state.overflow_bytes;
+    counters.wait_ns = before.wait_ns + state.wait_ns;
+  }
+  if (state.fault != no_fault && before.status == static_cast<std::int32_t>(Status::ok)) {
+    counters.status = static_cast<std::int32_t>(state.fault);
+  }
+  if (arguments.started_ns != nullptr) {
+    counters.exchange_ns = before.exchange_ns + (global_timer() - state.started_ns);
+  }
+  store_release(counters.finished, std::max(before.finished, arguments.ticket));
+}
+
+__global__ void __launch_bounds__(block_threads, 1) patch_kernel(const __grid_constant__ PatchArguments arguments) {
+  __shared__ __align__(16) std::uint8_t distances[block_warps][escape_room];
+  __shared__ BlockState state;
+
+  constexpr unsigned counter_vectors = sizeof(ExchangeCounters) / sizeof(uint4);
+  if (threadIdx.x == 0) {
+    state.escapes = 0;
+    state.fault = no_fault;
+    state.overflow_bytes = 0;
+    state.wait_ns = 0;
+    state.good_messages = 0;
+    state.overflow_messages = 0;
+  }
+  __syncthreads();
+  // The last warp, which seldom has a header to look at, fetches what lies across the bus meanwhile.
+  const unsigned last_lane = threadIdx.x - (block_threads - lane_count);
+  if (last_lane < counter_vectors) {
+    reinterpret_cast<uint4*>(&state.counters)[last_lane] =
+        __ldcv(reinterpret_cast<const uint4*>(arguments.counters) + last_lane);
+  } else if (last_lane == counter_vectors && arguments.started_ns != nullptr) {
+    state.started_ns = *arguments.started_ns;
+  }
+
+  bool ended = false;
+  for (unsigned first = 0; first < arguments.message_count; first += block_threads) {
+    const unsigned word = __ballot_sync(all_lanes, examine(arguments, first + threadIdx.x, state));
+    if (lane_id() == 0) state.to_patch[warp_id()] = word;
+    if (__syncthreads_or(word != 0) == 0 || ended) continue;
+    for (unsigned w = 0; w < block_warps; ++w) {
+      for (unsigned left = state.to_patch[w]; left != 0 && !ended; left &= left - 1) {
+        const unsigned lowest = __ffs(static_cast<int>(left)) - 1;
+        ended = !patch_message(arguments, first + w * lane_count + lowest, distances[warp_id()], state);
+      }
+    }
+    __syncthreads();  // before the next round's words
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) publish(arguments, state);
+}
+
+}  // namespace
+
+cudaError_t launch_patch(const PatchJob& job, cudaStream_t stream) {
+  PatchArguments arguments{};
+  arguments.row = MessageRow(job.decode);
+  arguments.message_count = job.decode.message_count;
+  arguments.mailbox = job.mailbox;
+  arguments.mailbox_capacity = job.mailbox_capacity;
+  arguments.room = static_cast<std::uint8_t*>(job.room);
+  arguments.release = job.release;
+  arguments.counters = job.counters;
+  arguments.started_ns = job.started_ns;
+  arguments.ticket = job.ticket;
+  patch_kernel<<<1, block_threads, 0, stream>>>(arguments);
+  return cudaGetLastError();
+}
+
+cudaError_t load_patch() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, patch_kernel);
+}
+
+}  // namespace zipccl::codec::cuda

@@ -1,0 +1,258 @@
+#include "switcher/membership.hpp"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "switcher/limits.hpp"
+#include "switcher/text.hpp"
+
+namespace zipccl::switcher {
+
+Membership::Membership(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Pollers* pollers)
+    : ticket_(ticket),
+      rank_(rank),
+      rank_count_(rank_count),
+      pollers_(pollers),
+      missing_(2 * (rank_count - 1)),
+      peers_(rank_count) {}
+
+Status Membership::prepare(std::string* why) {
+  const std::lock_guard lock(mutex_);
+  completion_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (completion_.descriptor() < 0) {
+    *why = std::string("cannot wait for its peers: ") + std::strerror(errno);
+    return Status::unsupported;
+  }
+  end_joining_if_complete();
+  return Status::ok;
+}
+
+PeerHeader Membership::header_to(std::uint32_t peer, PeerFrame type) const {
+  PeerHeader header;
+  header.type = type;
+  header.sender = rank_;
+  header.nonce = ticket_.nonce;
+  header.receiver = peer;
+  return header;
+}
+
+void Membership::bind(std::uint32_t peer, const std::shared_ptr<PeerLink>& link) {
+  Parcel proof;
+  proof.header = header_to(peer, PeerFrame::proof);
+  const auto* secret = reinterpret_cast<const std::byte*>(ticket_.secret.data());
+  proof.payload = std::make_shared<const std::vector<std::byte>>(secret, secret + secret_bytes);
+  proof.header.payload_bytes = secret_bytes;
+  std::unique_lock lock(mutex_);
+  Peer& place = peers_[peer];
+  if (!joining_ || place.bound) return;
+  const bool moved =
+      place.link != nullptr && place.link != link;  // it proved itself on a connection that is gone since
+  if (!moved) {
+    place.link = link;
+    place.bound = true;
+    --missing_;
+    end_joining_if_complete();
+  }
+  lock.unlock();
+  if (moved || link->send(std::move(proof)) != Status::ok) fail("lost its connection with " + rank_name(peer));
+}
+
+void Membership::bind_local(std::uint32_t peer, const std::shared_ptr<Membership>& member) {
+  const std::lock_guard lock(mutex_);
+  Peer& place = peers_[peer];
+  if (!joining_ || place.bound) return;
+  place.member = member;
+  place.bound = place.proven = true;
+  missing_ -= 2;
+  end_joining_if_complete();
+}
+
+void Membership::fail(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!joining_) return;
+  failure_ = reason;
+  end_joining();
+}
+
+std::string Membership::outcome() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(joining_, false)) failure_ = "could not wait for its peers";
+  completion_ = Socket();
+  return failure_;
+}
+
+void Membership::end_joining_if_complete() {
+  if (joining_ && missing_ == 0) end_joining();
+}
+
+void Membership::end_joining() {
+  joining_ = false;
+  // Only a counter at its maximum would refuse.
+  static_cast<void>(eventfd_write(completion_.descriptor(), 1));
+}
+
+bool Membership::accept(const std::shared_ptr<PeerLink>& link, const PeerHeader& header, Bytes payload) {
+  const std::uint32_t sender = header.sender;
+  if (sender >= rank_count_ || sender == rank_) return false;
+  std::unique_lock lock(mutex_);
+  if (closed_) return true;
+  Peer& peer = peers_[sender];
+  if (header.type == PeerFrame::proof) {
+    Ticket claimed = ticket_;
+    std::memcpy(claimed.secret.data(), payload->data(), secret_bytes);
+    if (!same_secret(claimed, ticket_) || peer.proven || (peer.link != nullptr && peer.link != link)) return false;
+    peer.link = link;
+    peer.proven = true;
+    --missing_;
+    end_joining_if_complete();
+    return true;
+  }
+  if (!peer.proven || peer.link != link) return false;
+  lock.unlock();
+  if (header.type == PeerFrame::leave) {
+    leave(sender);
+    return true;
+  }
+  deliver(sender, {sender, header.sequence, header.chunk}, std::move(payload));  // or discards, if it left before
+  return true;
+}
+
+bool Membership::deliver(std::uint32_t sender, const RecordKey& key, Bytes record) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return true;
+    if (peers_[sender].lost) return false;
+    store(key, std::move(record));
+  }
+  pollers_->wake();
+  return true;
+}
+
+void Membership::store(const RecordKey& key, Bytes record) {
+  const std::size_t bytes = record->size();
+  auto [place, added] = records_.try_emplace(key);
+  if (!added) stored_bytes_ -= place->second->size();
+  place->second = std::move(record);
+  stored_bytes_ += bytes;
+}
+
+void Membership::lose(const PeerLink& link, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+      if (peers_[rank].link.get() != &link || peers_[rank].lost) continue;
+      peers_[rank].lost = true;
+      if (!joining_) continue;
+      failure_ = "lost its connection with " + rank_name(rank) + (reason.empty() ? "" : ", " + reason);
+      end_joining();
+    }
+  }
+  pollers_->wake();
+}
+
+void Membership::leave(std::uint32_t peer) {
+  {
+    const std::lock_guard lock(mutex_);
+    peers_[peer].lost = true;
+    if (joining_) {
+      failure_ = rank_name(peer) + " left";
+      end_joining();
+    }
+  }
+  pollers_->wake();
+}
+
+Status Membership::send(std::uint32_t receiver, const RecordKey& key, Bytes record) {
+  if (receiver >= rank_count_ || receiver == rank_ || key.sender != rank_ || record == nullptr ||
+      record->size() > max_record_bytes) {
+    return Status::invalid_argument;
+  }
+  std::shared_ptr<PeerLink> link;
+  std::shared_ptr<Membership> member;
+  const std::size_t bytes = record->size();
+  {
+    const std::lock_guard lock(mutex_);
+    if (peers_[receiver].lost) return Status::connection_lost;
+    link = peers_[receiver].link;
+    member = peers_[receiver].member.lock();
+    if (link != nullptr) {
+      ++outgoing_records_;
+      outgoing_bytes_ += bytes;
+    }
+  }
+  if (link == nullptr) {
+    if (member == nullptr) return Status::connection_lost;
+    return member->deliver(rank_, key, std::move(record)) ? Status::ok : Status::connection_lost;
+  }
+  PeerHeader header = header_to(receiver, PeerFrame::record);
+  header.chunk = key.chunk;
+  header.sequence = key.sequence;
+  header.payload_bytes = bytes;
+  const Status status = link->send({header, std::move(record), shared_from_this()});
+  if (status != Status::ok) sent(receiver, bytes, 0);
+  return status;
+}
+
+void Membership::sent(std::uint32_t peer, std::size_t bytes, std::uint64_t written) {
+  const std::lock_guard lock(mutex_);
+  --outgoing_records_;
+  outgoing_bytes_ -= bytes;
+  peers_[peer].written = std::max(peers_[peer].written, written);
+}
+
+Arrival Membership::find(const RecordKey& key, Bytes* record) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = records_.find(key); found != records_.end()) {
+    *record = found->second;
+    return Arrival::arrived;
+  }
+  if (key.sender >= rank_count_ || key.sender == rank_ || peers_[key.sender].lost) return Arrival::lost;
+  return Arrival::awaited;
+}
+
+void Membership::drop(const RecordKey& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = records_.find(key);
+  if (found == records_.end()) return;
+  stored_bytes_ -= found->second->size();
+  records_.erase(found);
+}
+
+bool Membership::flushed() const {
+  const std::lock_guard lock(mutex_);
+  if (outgoing_records_ > 0) return false;
+  for (const Peer& peer : peers_) {
+    if (peer.written > 0 && !peer.lost && peer.link->acknowledged() < peer.written) return false;
+  }
+  return true;
+}
+
+std::uint64_t Membership::buffered_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return stored_bytes_ + outgoing_bytes_;
+}
+
+void Membership::close() {
+  std::vector<Peer> peers;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+    joining_ = false;
+    peers = std::exchange(peers_, std::vector<Peer>(rank_count_));
+    for (Peer& peer : peers_) peer.lost = true;
+    records_.clear();
+    stored_bytes_ = 0;
+  }
+  for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+    if (const auto member = peers[rank].member.lock()) member->leave(rank_);
+    if (!peers[rank].bound || peers[rank].lost || peers[rank].link == nullptr) continue;
+    // Without it the peers learn of this process's end only.
+    static_cast<void>(peers[rank].link->send({header_to(rank, PeerFrame::leave), nullptr, nullptr}));
+  }
+}
+
+}  // namespace zipccl::switcher

@@ -1,0 +1,136 @@
+#include <cuda_runtime.h>
+
+#include <iterator>
+
+#include "test/gpu/exchange_pair.hpp"
+
+namespace zipccl::test {
+namespace {
+
+void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString(error)); }
+
+}  // namespace
+
+Mapped::Mapped(codec::Device& device, std::size_t bytes) : device_(device) {
+  require(device.allocate_mapped(&data_, bytes), device, "mapped memory");
+}
+
+ExchangeRank::ExchangeRank(codec::Device& device, const ExchangeShape& shape)
+    : messages(device, ExchangePair::ranks * shape.layout().static_bytes),
+      room(device, (shape.layout().max_overflow_bytes() + codec::section_alignment)),
+      scratch(device, codec::encode_scratch_bytes),
+      started_ns(device, sizeof(std::uint64_t)),
+      overflow(device, shape.layout().max_overflow_bytes()),
+      notice(device, sizeof(codec::OverflowNotice)),
+      mailbox(device, sizeof(codec::Mailbox) + shape.capacity),
+      counters(device, sizeof(codec::ExchangeCounters)),
+      release(device, sizeof(std::uint32_t)),
+      summaries(device, ExchangePair::ranks) {
+  require(device.clear(scratch.data(), scratch.size()), device, "clear");
+  for (auto& stream : streams) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  for (auto* event : {&encoded, &finished}) check(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+}
+
+ExchangeRank::~ExchangeRank() {
+  for (auto& stream : streams) check(cudaStreamDestroy(stream));
+  for (auto* event : {&encoded, &finished}) check(cudaEventDestroy(*event));
+}
+
+ExchangePair::ExchangePair(codec::Device& device, const ExchangeShape& shape)
+    : device_(device), shape_(shape), layout_(shape.layout()), first_(device, shape), second_(device, shape) {}
+
+std::vector<OverflowServer::Sender> ExchangePair::senders() {
+  std::vector<OverflowServer::Sender> all;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    all.push_back({r, rank(r).notice.as<codec::OverflowNotice>(), rank(r).overflow.as<std::byte>()});
+  }
+  return all;
+}
+
+std::vector<OverflowServer::Receiver> ExchangePair::receivers() {
+  std::vector<OverflowServer::Receiver> all;
+  for (std::uint32_t r = 0; r < ranks; ++r) all.push_back({rank(r).mailbox.as<codec::Mailbox>(), shape_.capacity});
+  return all;
+}
+
+void ExchangePair::encode(std::uint32_t r, std::uint64_t sequence, const void* values, cudaStream_t stream) {
+  ExchangeRank& own = rank(r);
+  codec::EncodeJob job;
+  job.values = values;
+  job.count = shape_.count;
+  job.pool_fraction = shape_.pool_fraction;
+  job.message = message(own, r);
+  job.overflow = own.overflow.as<void>();
+  job.overflow_bytes = layout_.max_overflow_bytes();
+  job.scratch = own.scratch.data();
+  job.sequence = sequence;
+  job.notice = own.notice.as<codec::OverflowNotice>();
+  job.release = own.release.as<std::uint32_t>();
+  job.started_ns = reinterpret_cast<std::uint64_t*>(own.started_ns.data());
+  require(device_.encode(job, stream), device_, "encode");
+}
+
+void ExchangePair::receive(std::uint32_t r, cudaStream_t stream) {
+  const std::uint32_t peer = 1 - r;
+  require(device_.copy(message(rank(r), peer), message(rank(peer), peer), layout_.static_bytes, stream), device_,
+          "copy");
+}
+
+codec::PatchJob ExchangePair::patch_job(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values) {
+  ExchangeRank& own = rank(r);
+  codec::PatchJob job;
+  job.decode.messages = own.messages.data();
+  job.decode.message_stride = layout_.static_bytes;
+  job.decode.message_count = ranks;
+  job.decode.skip = r;
+  job.decode.values = values;
+  job.decode.value_stride = shape_.count * sizeof(std::uint16_t);
+  job.decode.count = shape_.count;
+  job.decode.pool_fraction = shape_.pool_fraction;
+  job.decode.sequence = sequence;
+  job.decode.summaries = own.summaries.data();
+  job.mailbox = own.mailbox.as<codec::Mailbox>();
+  job.mailbox_capacity = shape_.capacity;
+  job.room = own.room.data();
+  job.room_bytes = own.room.size();
+  job.release = own.release.as<std::uint32_t>();
+  job.counters = own.counters.as<codec::ExchangeCounters>();
+  job.started_ns = reinterpret_cast<const std::uint64_t*>(own.started_ns.data());
+  job.ticket = sequence;
+  return job;
+}
+
+void ExchangePair::decode(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values, cudaStream_t stream) {
+  const codec::PatchJob job = patch_job(r, sequence, values);
+  require(device_.decode(job.decode, stream), device_, "decode");
+  require(device_.patch(job, stream), device_, "patch");
+}
+
+void ExchangePair::call(std::uint64_t sequence, const std::uint8_t* const (&inputs)[ranks],
+                        std::uint8_t* const (&values)[ranks]) {
+  const unsigned s = sequence % std::size(rank(0).streams);
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    ExchangeRank& own = rank(r);
+    // The peer's receive reads the message that this encode overwrites.
+    for (std::uint32_t other = 0; other < ranks; ++other) {
+      check(cudaStreamWaitEvent(own.streams[s], rank(other).finished, 0));
+    }
+    encode(r, sequence, inputs[r], own.streams[s]);
+  }
+  for (std::uint32_t r = 0; r < ranks; ++r) check(cudaEventRecord(rank(r).encoded, rank(r).streams[s]));
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    ExchangeRank& own = rank(r);
+    check(cudaStreamWaitEvent(own.streams[s], rank(1 - r).encoded, 0));
+    receive(r, own.streams[s]);
+    decode(r, sequence, values[r], own.streams[s]);
+  }
+  for (std::uint32_t r = 0; r < ranks; ++r) check(cudaEventRecord(rank(r).finished, rank(r).streams[s]));
+}
+
+codec::MessageHeader ExchangePair::header(std::uint32_t r) {
+  codec::MessageHeader header;
+  download(&header, message(rank(r), r), sizeof(header));
+  return header;
+}
+
+}  // namespace zipccl::test

@@ -1,0 +1,340 @@
+// The static exchange on one GPU: two ranks of this process, each with streams of its own, whose messages cross by
+// device copies and whose overflow crosses through a CPU thread. Arguments: [--quick | --times]. Exit code 77 without a
+// GPU.
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string_view>
+#include <thread>
+
+#include "codec/format.hpp"
+#include "codec/host_exchange.hpp"
+#include "test/gpu/codec_inputs.hpp"
+#include "test/gpu/exchange_pair.hpp"
+#include "test/perf/device_timer.hpp"
+
+namespace zipccl::test {
+namespace {
+
+using codec::Layout;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr std::uint32_t ranks = ExchangePair::ranks;
+constexpr int poison = 0xA5;
+
+int failures = 0;
+
+void expect(bool ok, const std::string& what) {
+  if (ok) return;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  ++failures;
+}
+
+void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString(error)); }
+
+Memory upload_values(codec::Device& device, const Values& values) {
+  Memory memory(device, values.size() * sizeof(std::uint16_t));
+  upload(memory.data(), values.data(), memory.size());
+  return memory;
+}
+
+// Calls of which about `percent` in a hundred overflow, on each rank by its own lot.
+void many_calls(codec::Device& device, const ExchangeShape& shape, std::uint64_t calls, unsigned percent) {
+  const std::string title = std::to_string(percent) + " % of calls overflowing, capacity " +
+                            std::to_string(shape.capacity) + ", " + std::to_string(shape.count) + " values";
+  constexpr std::uint64_t most_in_flight = 200;  // outputs to compare after each so many calls
+  const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
+  std::vector<Memory> ordinary, overflowing;
+  for (unsigned i = 0; i < 5; ++i) {
+    ordinary.push_back(upload_values(device, normal_values(shape.count, 0.02f, i)));
+    overflowing.push_back(
+        upload_values(device, i % 2 == 0 ? random_bits(shape.count, i) : spread_values(shape.count, 40, i)));
+  }
+  const Memory outputs(device, most_in_flight * ranks * ranks * shard_bytes);
+  ExchangePair pair(device, shape);
+  OverflowServer server(pair.senders(), pair.receivers());
+  std::mt19937_64 random(percent);
+  std::uint64_t wrong = 0;
+  std::uint64_t overflows[ranks] = {};  // by sender
+  steady_clock::duration spent{};
+  for (std::uint64_t first = 0; first < calls; first += most_in_flight) {
+    const std::uint64_t batch = std::min(most_in_flight, calls - first);
+    std::vector<const std::uint8_t*> sent;
+    fill(outputs.data(), poison, outputs.size());
+    synchronize();
+    const auto begin = steady_clock::now();
+    for (std::uint64_t i = 0; i < batch; ++i) {
+      const std::uint8_t* inputs[ranks];
+      std::uint8_t* values[ranks];
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        const bool overflow = random() % 100 < percent;
+        overflows[r] += overflow;
+        inputs[r] = (overflow ? overflowing : ordinary)[random() % 5].data();
+        values[r] = outputs.data() + (i * ranks + r) * ranks * shard_bytes;
+        sent.push_back(inputs[r]);
+      }
+      pair.call(first + i + 1, inputs, values);
+    }
+    synchronize();
+    spent += steady_clock::now() - begin;
+    for (std::uint64_t i = 0; i < batch; ++i) {
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        const std::uint8_t* shards = outputs.data() + (i * ranks + r) * ranks * shard_bytes;
+        wrong += count_differences(shards + (1 - r) * shard_bytes, sent[i * ranks + 1 - r], shard_bytes);
+        if (i == 0) wrong += count_other_bytes(shards + r * shard_bytes, poison, shard_bytes);
+      }
+    }
+  }
+  expect(wrong == 0, title + ": " + std::to_string(wrong) + " bytes wrong");
+  expect(server.drained == overflows[0] + overflows[1], title + ": records");
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    const codec::ExchangeCounters& counters = pair.counters(r);
+    expect(counters.status == 0, title + ": status " + std::to_string(counters.status));
+    expect(counters.finished == calls, title + ": finished");
+    expect(counters.values == calls * ranks * shape.count, title + ": values");
+    expect(counters.overflow_messages == overflows[0] + overflows[1], title + ": overflow messages");
+    expect((counters.overflow_bytes != 0) == (overflows[1 - r] != 0), title + ": overflow bytes");
+    expect((counters.wait_ns != 0) == (overflows[1 - r] != 0) && counters.exchange_ns > counters.wait_ns,
+           title + ": times");
+    expect(count_other_bytes(pair.rank(r).scratch.data(), 0, codec::encode_scratch_bytes) == 0, title + ": scratch");
+  }
+  const double a_call = 1.0 / static_cast<double>(calls);
+  std::printf("%s: %llu calls, %.0f us each, of which a patch waited %.0f us\n", title.c_str(),
+              static_cast<unsigned long long>(calls), a_call * std::chrono::duration<double, std::micro>(spent).count(),
+              1e-3 * a_call * static_cast<double>(pair.counters(0).wait_ns));
+}
+
+// Every kind of values in one call, both ranks sending the same.
+void all_kinds(codec::Device& device, const ExchangeShape& shape, bool quick) {
+  const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
+  const Memory outputs(device, ranks * ranks * shard_bytes);
+  ExchangePair pair(device, shape);
+  OverflowServer server(pair.senders(), pair.receivers());
+  std::uint64_t sequence = 0;
+  for (Input& input : all_inputs(shape.count, quick ? 5 : 6)) {
+    input.values.resize(shape.count);
+    const Memory values = upload_values(device, input.values);
+    fill(outputs.data(), poison, outputs.size());
+    synchronize();
+    pair.call(++sequence, {values.data(), values.data()}, {outputs.data(), outputs.data() + ranks * shard_bytes});
+    synchronize();
+    expect(count_differences(outputs.data() + shard_bytes, values.data(), shard_bytes) == 0 &&
+               count_differences(outputs.data() + ranks * shard_bytes, values.data(), shard_bytes) == 0,
+           input.name + " through the static exchange");
+  }
+  expect(pair.counters(0).status == 0 && pair.counters(1).status == 0, "status of all kinds");
+}
+
+bool is_done(cudaStream_t stream) {
+  const cudaError_t error = cudaStreamQuery(stream);
+  if (error != cudaErrorNotReady) check(error);
+  return error == cudaSuccess;
+}
+
+bool done_within(cudaStream_t stream, milliseconds limit) {
+  const auto end = steady_clock::now() + limit;
+  while (!is_done(stream)) {
+    if (steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return true;
+}
+
+// Launches return while kernels wait; the kernels end when the CPU thread goes on, or by a release. `crowded`: the
+// waiting encode holds the whole GPU.
+void waiting_kernels(codec::Device& device, const ExchangeShape& shape, bool release, bool crowded) {
+  const std::string title = release ? "released while waiting" : "held up";
+  const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
+  const Memory values = upload_values(device, random_bits(shape.count, 9));
+  const Memory outputs(device, ranks * ranks * shard_bytes);
+  const Memory elsewhere(device, shard_bytes);
+  fill(outputs.data(), poison, outputs.size());
+  synchronize();
+  ExchangePair pair(device, shape);
+  OverflowServer server(pair.senders(), pair.receivers());
+  server.hold_answers = true;
+  server.hold_drains = true;
+  cudaStream_t other = nullptr;
+  check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+
+  // The first call's patches wait for an answer; rank 0's next encode, on a stream that nothing orders, for the drain.
+  pair.call(1, {values.data(), values.data()}, {outputs.data(), outputs.data() + ranks * shard_bytes});
+  ExchangeRank& first = pair.rank(0);
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    while (codec::load_acquire(pair.rank(r).mailbox.as<codec::Mailbox>()->ticket) == 0) std::this_thread::yield();
+  }
+  pair.encode(0, 2, values.data(), first.streams[2]);
+  std::this_thread::sleep_for(milliseconds(100));
+  expect(!is_done(first.streams[1]) && !is_done(first.streams[2]), title + ": kernels do not wait");
+  require(device.copy(elsewhere.data(), values.data(), shard_bytes, other), device, "copy");
+  expect(crowded || done_within(other, milliseconds(1000)), title + ": other streams wait too");
+  const codec::OverflowNotice& notice = *first.notice.as<codec::OverflowNotice>();
+  expect(codec::load_acquire(notice.posted) == 1, title + ": posted before drained");
+
+  if (release) {
+    for (std::uint32_t r = 0; r < ranks; ++r) codec::store_release(*pair.rank(r).release.as<std::uint32_t>(), 1u);
+  } else {
+    server.hold_answers = false;
+    server.hold_drains = false;
+  }
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    for (cudaStream_t stream : pair.rank(r).streams) {
+      expect(done_within(stream, milliseconds(release ? 50 : 2000)), title + ": a kernel does not end");
+    }
+  }
+  synchronize();
+  expect(count_other_bytes(first.scratch.data(), 0, codec::encode_scratch_bytes) == 0, title + ": scratch");
+  expect(codec::load_acquire(notice.posted) == (release ? 1u : 2u), title + ": posted");
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    const auto status = static_cast<Status>(pair.counters(r).status);
+    expect(status == (release ? Status::aborted : Status::ok), title + ": status");
+    expect(pair.counters(r).finished == 1, title + ": finished");
+  }
+  if (!release) {
+    expect(count_differences(outputs.data() + shard_bytes, values.data(), shard_bytes) == 0, title + ": values");
+  }
+  check(cudaStreamDestroy(other));
+}
+
+// What a patch does that cannot get what it needs. Rank 0 receives.
+void faults(codec::Device& device, const ExchangeShape& shape) {
+  const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
+  const Memory values = upload_values(device, random_bits(shape.count, 10));
+  const Memory outputs(device, ranks * ranks * shard_bytes);
+  const auto run = [&](const char* what, Status expected, auto arrange) {
+    ExchangePair pair(device, shape);
+    OverflowServer server(pair.senders(), pair.receivers());
+    fill(outputs.data(), poison, outputs.size());
+    for (std::uint32_t r = 0; r < ranks; ++r) pair.encode(r, 1, values.data(), pair.rank(0).streams[0]);
+    pair.receive(0, pair.rank(0).streams[0]);
+    synchronize();
+    arrange(pair, server);
+    pair.decode(0, 1, outputs.data(), pair.rank(0).streams[0]);
+    synchronize();
+    const codec::ExchangeCounters& counters = pair.counters(0);
+    expect(counters.status == static_cast<std::int32_t>(expected),
+           std::string(what) + ": status " + std::to_string(counters.status));
+    expect(counters.finished == 1, std::string(what) + ": finished");
+    expect(count_other_bytes(outputs.data(), poison, shard_bytes) == 0, std::string(what) + ": the own shard");
+  };
+  const Layout layout = shape.layout();
+  const auto change = [&](ExchangePair& pair, std::uint32_t sender, std::uint64_t offset, std::uint32_t word) {
+    upload(pair.rank(0).messages.data() + sender * layout.static_bytes + offset, &word, sizeof(word));
+  };
+  const std::uint64_t second_tail = layout.tails + codec::tail_bytes;
+  run("no fault", Status::ok, [](ExchangePair&, OverflowServer&) {});
+  run("lost", Status::connection_lost, [](ExchangePair&, OverflowServer& server) { server.lost_sender = 1; });
+  run("another record", Status::bad_totals, [](ExchangePair&, OverflowServer& server) { server.wrong_record = 16; });
+  run("another piece", Status::bad_totals, [](ExchangePair&, OverflowServer& server) { server.wrong_piece = 16; });
+  run("bad header", Status::bad_magic, [&](ExchangePair& pair, OverflowServer&) { change(pair, 1, 0, 1); });
+  run("bad own header", Status::bad_magic, [&](ExchangePair& pair, OverflowServer&) { change(pair, 0, 0, 1); });
+  run("bad tile", Status::bad_tile, [&](ExchangePair& pair, OverflowServer&) { change(pair, 1, second_tail, 0x02ff); });
+  run("entry beyond the record", Status::bad_tile, [&](ExchangePair& pair, OverflowServer&) {
+    change(pair, 1, second_tail + codec::tail_bytes - 4, static_cast<std::uint32_t>(pair.header(1).entry_units) - 1);
+  });
+  run("entry far beyond the record", Status::bad_tile,
+      [&](ExchangePair& pair, OverflowServer&) { change(pair, 1, second_tail + codec::tail_bytes - 4, ~0u); });
+}
+
+// What the patch adds to an ordinary call, and how fast it is when it has something to do.
+void time_patch(codec::Device& device) {
+  constexpr unsigned launches = 100;
+  const ExchangeShape shape{16 * 1024, 256, 1 << 20};
+  const Layout layout = shape.layout();
+  const Memory values = upload_values(device, normal_values(shape.count, 0.02f, 1));
+  ExchangePair pair(device, shape);
+  pair.encode(0, 1, values.data(), nullptr);
+  synchronize();
+  constexpr std::uint32_t most = 64;
+  const Memory row(device, most * layout.static_bytes);
+  const Memory outputs(device, most * shape.count * sizeof(std::uint16_t));
+  for (std::uint32_t m = 0; m < most; ++m) {
+    require(
+        device.copy(row.data() + m * layout.static_bytes, pair.rank(0).messages.data(), layout.static_bytes, nullptr),
+        device, "copy");
+  }
+  synchronize();
+  const MappedSummaries summaries(device, most);
+  codec::PatchJob job = pair.patch_job(0, 1, outputs.data());
+  job.decode.messages = row.data();
+  job.decode.skip = ~0u;
+  job.decode.summaries = summaries.data();
+  for (const std::uint32_t messages : {2u, 8u, 64u}) {
+    job.decode.message_count = messages;
+    const auto time = [&](bool decode, bool patch) {
+      return median_microseconds(launches, 2, 10, [&](unsigned, codec::Stream stream) {
+        if (decode) require(device.decode(job.decode, stream), device, "decode");
+        if (patch) require(device.patch(job, stream), device, "patch");
+      });
+    };
+    const double alone = time(false, true);
+    const double decode = time(true, false);
+    const double both = time(true, true);
+    std::printf("%2u messages of %llu values: patch with nothing to do %.2f us; decode %.2f us, with patch %.2f us\n",
+                messages, static_cast<unsigned long long>(shape.count), alone, decode, both);
+  }
+  expect(pair.counters(0).status == 0, "timed patches");
+}
+
+void time_overflow(codec::Device& device) {
+  const ExchangeShape shape{4 << 20, 0, 1 << 20};
+  const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
+  const Memory values = upload_values(device, random_bits(shape.count, 3));
+  const Memory outputs(device, ranks * shard_bytes);
+  ExchangePair pair(device, shape);
+  OverflowServer server(pair.senders(), pair.receivers());
+  pair.encode(1, 1, values.data(), nullptr);
+  pair.receive(0, nullptr);
+  pair.encode(0, 1, values.data(), nullptr);
+  synchronize();
+  const double us = median_microseconds(1, 1, 5, [&](unsigned, codec::Stream stream) {
+    require(device.patch(pair.patch_job(0, 1, outputs.data()), stream), device, "patch");
+  });
+  const codec::ExchangeCounters& counters = pair.counters(0);
+  std::printf("8 MiB of random bits: patch %.0f us, of which %.0f us waiting for the CPU thread\n", us,
+              1e-3 * static_cast<double>(counters.wait_ns) / 6);
+  expect(counters.status == 0 && count_differences(outputs.data() + shard_bytes, values.data(), shard_bytes) == 0,
+         "8 MiB of random bits");
+}
+
+void times(codec::Device& device) {
+  time_patch(device);
+  time_overflow(device);
+}
+
+void run(codec::Device& device, bool quick) {
+  all_kinds(device, {20 * 1024 + 77, 4, 4096}, quick);
+  all_kinds(device, {3 * 1024 + 1, 0, 16}, quick);
+  faults(device, {5 * 1024, 0, 1040});
+  for (const unsigned percent : {0u, 1u, 10u, 100u}) {
+    many_calls(device, {20 * 1024 + 6, 16, 8192}, quick ? 9 : 2000, percent);
+  }
+  if (quick) return;  // memory checkers may make launches wait, and have no business with times
+  many_calls(device, {512 * 1024, 64, 1 << 20}, 60, 100);
+  for (const bool release : {false, true}) {
+    waiting_kernels(device, {20 * 1024, 0, 8192}, release, false);
+    waiting_kernels(device, {16 << 20, 0, 1 << 20}, release, true);
+  }
+  times(device);
+}
+
+}  // namespace
+}  // namespace zipccl::test
+
+int main(int argc, char** argv) {
+  const std::string_view argument = argc > 1 ? argv[1] : "";
+  const auto device = zipccl::test::open_device();
+  if (device == nullptr) return zipccl::test::skip_exit_code;
+  if (argument == "--times") {
+    zipccl::test::times(*device);
+  } else {
+    zipccl::test::run(*device, argument == "--quick");
+  }
+  std::printf("gpu-overflow-test on %s: %d failures\n", device->name(), zipccl::test::failures);
+  return zipccl::test::failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,238 @@
+// Connecting the ranks: what the root says when it works, and when it does not.
+
+#include <barrier>
+
+#include "switcher/limits.hpp"
+#include "test/unit/catch.hpp"
+#include "test/unit/channel_fixture.hpp"
+#include "test/unit/channel_raw.hpp"
+
+namespace zipccl::test {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace zipccl::switcher;
+
+// Rank 0 is real and the root. `act` plays rank 1, after the verdict; it should leave the session to the fixture.
+Joined with_raw_peer(RawRank::Role role, const std::function<void(RawRank&)>& act, const Limits& limits = {}) {
+  const auto rendezvous = create_rendezvous("lo", limits);
+  const UniqueId id = stamped_id(*rendezvous);
+  RawRank raw(id, 1, 2, role);
+  Joined real;
+  std::barrier real_init(2);
+  std::thread thread([&] { real = join(*rendezvous, id, 0, 2, [&] { real_init.arrive_and_wait(); }); });
+  real_init.arrive_and_wait();
+  try {
+    raw.take_verdict();
+    act(raw);
+  } catch (const std::exception& error) {
+    real.why = error.what();
+  }
+  thread.join();
+  return real;
+}
+
+void check_native(const Joined& joined, const std::string& reason) {
+  CHECK(joined.status == Status::ok);
+  CHECK_FALSE(joined.agreed);
+  CHECK(joined.channel == nullptr);
+  CHECK(joined.why == reason);
+}
+
+TEST_CASE("64 ranks, each a process to the others, connect") {
+  const Processes processes(64);
+  auto joined = join_all(processes.all(), 64);
+  for (const Joined& rank : joined) {
+    INFO(rank.why);
+    REQUIRE(rank.agreed);
+  }
+  for (std::uint32_t rank = 0; rank < 64; ++rank) {
+    const RecordKey key{rank, 1, 0};
+    for (const std::uint32_t step : {1u, 7u, 63u}) {
+      const std::uint32_t peer = (rank + step) % 64;
+      REQUIRE(joined[rank].channel->send(peer, key, make_record(key, peer, 300)) == Status::ok);
+    }
+  }
+  for (std::uint32_t rank = 0; rank < 64; ++rank) {
+    for (const std::uint32_t step : {1u, 7u, 63u}) {
+      CHECK(await_record(*joined[rank].channel, {(rank + 64 - step) % 64, 1, 0}) != nullptr);
+    }
+  }
+}
+
+TEST_CASE("1,024 ranks of eight processes connect") {
+  const Processes processes(8);
+  for (const Joined& rank : join_all(processes.all(), 1024)) {
+    INFO(rank.why);
+    REQUIRE(rank.agreed);
+  }
+}
+
+TEST_CASE("a rank that does not connect makes all native") {
+  SECTION("it leaves") {
+    check_native(with_raw_peer(RawRank::Role::dials, [](RawRank& raw) { raw.session() = Socket(); }),
+                 "rank 1 left before all ranks were connected");
+  }
+  SECTION("it leaves after it entered") {
+    check_native(with_raw_peer(RawRank::Role::dials,
+                               [](RawRank& raw) {
+                                 raw.enter();
+                                 raw.hear_peers();
+                                 raw.session() = Socket();
+                               }),
+                 "rank 1 left before all ranks were connected");
+  }
+  SECTION("it says why") {
+    check_native(with_raw_peer(RawRank::Role::dials, [](RawRank& raw) { raw.report("no\nport"); }), "rank 1: no?port");
+  }
+  SECTION("it enters twice") {
+    check_native(with_raw_peer(RawRank::Role::dials,
+                               [](RawRank& raw) {
+                                 raw.enter();
+                                 raw.enter();
+                                 raw.hear_peers();
+                               }),
+                 "rank 1 broke the session's protocol");
+  }
+  SECTION("it reports what it cannot know") {
+    check_native(with_raw_peer(RawRank::Role::dials, [](RawRank& raw) { raw.report(""); }),
+                 "rank 1 broke the session's protocol");
+  }
+  Limits limits;
+  limits.introduction = 400ms;
+  SECTION("it is late") {
+    check_native(with_raw_peer(
+                     RawRank::Role::dials, [](RawRank& raw) { raw.hear_result(); }, limits),
+                 "rank 1 did not connect in time");
+  }
+  SECTION("it does not prove itself") {
+    const Joined real = with_raw_peer(
+        RawRank::Role::dials,
+        [](RawRank& raw) {
+          raw.enter();
+          raw.hear_peers();
+          raw.dial(0);
+          raw.send(encode_greeting(raw.greeting(0)));
+          CHECK(raw.hear_result().reason == "rank 0 was not connected with all others in time");
+        },
+        limits);
+    check_native(real, "rank 0 was not connected with all others in time");
+  }
+  SECTION("it accepts and says nothing") {
+    check_native(with_raw_peer(
+                     RawRank::Role::accepts,
+                     [](RawRank& raw) {
+                       raw.enter();
+                       raw.hear_peers();
+                       raw.hear_result();
+                     },
+                     limits),
+                 "rank 0 was not connected with all others in time");
+  }
+}
+
+TEST_CASE("a peer that cannot be reached is named") {
+  const Joined real = with_raw_peer(RawRank::Role::accepts, [](RawRank& raw) {
+    raw.enter_elsewhere();
+    raw.hear_peers();
+    CHECK(raw.hear_result().reason.starts_with("rank 0: cannot connect to 127.0.0.1:"));
+  });
+  CHECK(real.status == Status::ok);
+  CHECK_FALSE(real.agreed);
+  CHECK(real.why.ends_with(" (Connection refused) of rank 1"));
+}
+
+TEST_CASE("connections that are not entitled are closed and disturb nobody") {
+  const Joined real = with_raw_peer(RawRank::Role::dials, [](RawRank& raw) {
+    raw.enter();
+    raw.hear_peers();
+    const auto closes = [&raw](const WireBytes& bytes) {
+      raw.dial(0);
+      raw.send(bytes);
+      return raw.closed_within(10s);
+    };
+    Greeting greeting = raw.greeting(0);
+    greeting.ticket.secret[3] ^= 1;
+    CHECK(closes(encode_greeting(greeting)));
+    greeting = raw.greeting(0);
+    greeting.ticket.nonce += 1;
+    CHECK(closes(encode_greeting(greeting)));
+    greeting = raw.greeting(0);
+    greeting.protocol += 1;
+    CHECK(closes(encode_greeting(greeting)));
+    greeting = raw.greeting(0);
+    greeting.receiver[0] ^= 1;
+    CHECK(closes(encode_greeting(greeting)));
+    greeting = raw.greeting(0);
+    greeting.sender.fill(0);  // should wait to be dialled
+    CHECK(closes(encode_greeting(greeting)));
+    CHECK(closes(WireBytes(greeting_bytes, 0x77)));
+    raw.dial(0);
+    raw.send(encode_greeting(raw.greeting(0)));
+    raw.prove(0);
+    raw.report("");
+    CHECK(raw.hear_result().agreed);
+  });
+  CHECK(real.agreed);
+}
+
+TEST_CASE("strangers at the peers' port are closed at their deadline") {
+  Limits limits;
+  limits.stranger = 300ms;
+  const Joined real = with_raw_peer(
+      RawRank::Role::dials,
+      [](RawRank& raw) {
+        raw.enter();
+        raw.hear_peers();
+        raw.dial(0);
+        raw.send(ByteView(encode_greeting(raw.greeting(0))).first(greeting_bytes - 1));
+        CHECK(raw.closed_within(10s));
+        raw.report("enough");
+      },
+      limits);
+  check_native(real, "rank 1: enough");
+}
+
+TEST_CASE("a rank without an address of its own says so") {
+  const auto root = Rendezvous::create("lo");
+  const auto lacking = Rendezvous::create("=no-such-interface");
+  const auto another = Rendezvous::create("lo");
+  for (const Joined& joined : join_all({root.get(), lacking.get(), another.get()}, 3)) {
+    check_native(joined, "rank 1: no network interface that is up matches \"=no-such-interface\"");
+  }
+}
+
+TEST_CASE("a root that is gone ends the connecting") {
+  auto root = Rendezvous::create("lo");
+  const auto client = Rendezvous::create("lo");
+  const UniqueId id = stamped_id(*root);
+  std::unique_ptr<Session> session;
+  std::string why;
+  REQUIRE(client->hello(id, make_hello(0, 1), &session, &why) == Status::ok);
+  std::unique_ptr<Channel> channel;
+  bool agreed = true;
+  CHECK(session->connect(&channel, &agreed, &why) == Status::invalid_argument);
+  Verdict verdict;
+  REQUIRE(session->verdict(&verdict) == Status::ok);
+  root.reset();
+  CHECK(session->connect(&channel, &agreed, &why) == Status::connection_lost);
+  CHECK_FALSE(agreed);
+  CHECK(channel == nullptr);
+  CHECK(session->connect(&channel, &agreed, &why) == Status::invalid_argument);
+  CHECK(session->verdict(&verdict) == Status::ok);
+}
+
+TEST_CASE("a root that is stuck ends the connecting by its limit") {
+  Limits limits;
+  limits.answer = 400ms;
+  const auto client = create_rendezvous("lo", limits);
+  const auto root = Rendezvous::create("lo");
+  const UniqueId id = stamped_id(*root);
+  RawRank silent(id, 1, 2, RawRank::Role::dials);
+  const Joined joined = join(*client, id, 0, 2, [] {});
+  CHECK(joined.status == Status::timed_out);
+  CHECK(joined.why == "no answer from the root's process while the ranks connected");
+}
+
+}  // namespace
+}  // namespace zipccl::test
