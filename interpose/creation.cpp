@@ -79,7 +79,9 @@ std::string name_of(const ncclUniqueId& id) {
 switcher::Rendezvous& rendezvous() {
   static switcher::Rendezvous* const own = [] {
     const std::string& given = configuration().settings.socket_interfaces;
-    return switcher::Rendezvous::create(given.empty() ? variable("NCCL_SOCKET_IFNAME") : given).release();
+    auto made = switcher::Rendezvous::create(given.empty() ? variable("NCCL_SOCKET_IFNAME") : given);
+    in_child([] { rendezvous().close_in_child(); });
+    return made.release();
   }();
   return *own;
 }

@@ -1,7 +1,10 @@
 #include "interpose/group.hpp"
 
+#include <algorithm>
 #include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "interpose/process.hpp"
 
@@ -57,6 +60,24 @@ ncclResult_t issue(const NcclTable& nccl, const std::vector<NativeCall>& calls, 
   return error != ncclSuccess ? error : closed;
 }
 
+// What waits for the group's end, all at once: ranks that one thread creates in one group wait for each other while
+// they connect. The first error counts.
+ncclResult_t complete(const std::vector<Completion>& completions, ncclResult_t result) {
+  if (completions.size() == 1) {
+    return completions.front()(result);
+  }
+  std::vector<ncclResult_t> results(completions.size(), result);
+  std::vector<std::thread> threads;
+  for (std::size_t index = 0; index < completions.size(); ++index) {
+    threads.emplace_back([&, index] { results[index] = completions[index](result); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  const auto failed = std::find_if(results.begin(), results.end(), [](ncclResult_t one) { return one != ncclSuccess; });
+  return failed != results.end() ? *failed : result;
+}
+
 // Leaves one level of the group. At the outermost one, `issue_recorded` issues what was recorded, if anything was.
 template <typename CloseGroup, typename IssueRecorded>
 ncclResult_t finish(CloseGroup close_group, IssueRecorded issue_recorded) {
@@ -74,10 +95,7 @@ ncclResult_t finish(CloseGroup close_group, IssueRecorded issue_recorded) {
   if (recorded) {
     result = held.error != ncclSuccess ? held.error : issue_recorded(held);
   }
-  for (const Completion& completion : held.completions) {
-    result = completion(result);
-  }
-  return result;
+  return held.completions.empty() ? result : complete(held.completions, result);
 }
 
 }  // namespace

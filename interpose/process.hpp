@@ -24,4 +24,7 @@ bool in_forked_child();
 // Registers the fork handler, once; called before the first thread, socket or device.
 void watch_forks();
 
+// What such a child runs first; async-signal-safe. One handler.
+void in_child(void (*handler)());
+
 }  // namespace zipccl::interpose

@@ -22,7 +22,7 @@ BUILD = pathlib.Path()
 # The list of libzipccl.map, on purpose a second time: what a library exports is a promise.
 EXPORTS = """
     ncclAllGather ncclAllReduce ncclAlltoAll ncclBcast ncclBroadcast ncclCommAbort ncclCommDeregister ncclCommDestroy
-    ncclCommFinalize ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable ncclCommRegister
+    ncclCommFinalize ncclCommGetAsyncError ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable ncclCommRegister
     ncclCommRevoke ncclCommShrink ncclCommSplit ncclCommWindowDeregister ncclCommWindowRegister ncclGather
     ncclGetUniqueId ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRecv ncclRedOpDestroy ncclReduce
     ncclReduceScatter ncclScatter ncclSend
@@ -322,7 +322,8 @@ class Lifecycle(Case):
         self.assertEqual(lines[aborted + 1], "group end")  # the new communicators are real before the old ones' memory goes
         destroyed = lines.index("destroy")
         self.assertEqual(set(lines[aborted + 2:destroyed]), {"created", "release"})
-        self.assertEqual(lines[aborted:].count("release"), 4 * 3)  # each communicator: slots, scratch, summaries
+        # Each communicator: slots, scratch, summaries, and its overflow port's mapped memory and time stamps.
+        self.assertEqual(lines[aborted:].count("release"), 4 * 5)
 
     def test_id_that_nccl_needs_whole(self):
         result = self.ends(NULL_LONG_ID="1")
@@ -359,7 +360,7 @@ class Lifecycle(Case):
         for result in self.launch("churn", "150", ZIPCCL_REPORT=None, ZIPCCL_DEBUG="WARN", ZIPCCL_STAGING_MB=1,
                                   seconds=120):
             words = result.out.split()
-            self.assertEqual(words[1], "0", result)
+            self.assertLessEqual(int(words[1]), 0, result)
             self.assertLess(int(words[3]), 8192, result)  # a leak of staging: 100 MiB; ended staging comes and goes
 
     def test_fork_and_exec(self):
@@ -375,15 +376,22 @@ class Lifecycle(Case):
 
 class Faults(Case):
     def test_killed_rank(self):
-        results = self.launch("killed", ranks=3, good=False)
-        self.assertEqual(results[2].status, -9)
-        for result in results[:2]:
-            self.assertEqual(result.status, 0, result)
-            self.assertRegex(result.out, r"lost [1-6]\n")
-            self.assertRegex(result.err, r"zipccl ERROR communicator \w+, rank \d: compressed all-gather")
+        for exchange in ("static", "exact"):
+            with self.subTest(exchange=exchange):
+                results = self.launch("killed", ranks=3, good=False, ZIPCCL_EXCHANGE=exchange)
+                self.assertEqual(results[2].status, -9)
+                for result in results[:2]:
+                    self.assertEqual(result.status, 0, result)
+                    self.assertRegex(result.out, r"lost [1-6]\n")
+                    if exchange == "exact":
+                        self.assertRegex(result.err, r"zipccl ERROR communicator \w+, rank \d: compressed all-gather")
 
     def test_abort_by_another_thread(self):
         results = self.launch("aborted", ranks=3)
+        self.assertIn("call 0", results[1].out)  # nothing waits in the call: it is enqueued, and the abort ends it
+
+    def test_abort_of_a_waiting_call(self):
+        results = self.launch("aborted", ranks=3, ZIPCCL_EXCHANGE="exact")
         self.assertIn("call 5", results[1].out)
         self.assertIn("communicator aborted", results[1].err)
 

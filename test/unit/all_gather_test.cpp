@@ -270,7 +270,7 @@ TEST_CASE("routes depend on what all ranks share") {
 TEST_CASE("staging of unlike sizes works alike when limited to the smallest") {
   Ranks ranks(2);
   RankState& larger = *ranks.states[1];
-  REQUIRE(Staging::create(larger.device, 3 * staging_bytes, 2, &larger.communicator.staging) == Status::ok);
+  REQUIRE(Staging::create(larger.device, 3 * staging_bytes, 2, false, &larger.communicator.staging) == Status::ok);
   larger.communicator.staging->limit(staging_bytes);
   REQUIRE(larger.communicator.staging->slot_bytes() == ranks.states[0]->communicator.staging->slot_bytes());
   REQUIRE(larger.communicator.staging->bytes() == 3 * staging_bytes);

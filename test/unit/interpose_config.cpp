@@ -20,7 +20,7 @@ TEST_CASE("an empty environment gives the documented defaults") {
   CHECK(own.settings.enabled);
   CHECK(own.settings.collectives.all_gather);
   CHECK(!own.settings.min_bytes.has_value());
-  CHECK(own.settings.exchange == Exchange::exact);
+  CHECK(own.settings.exchange == Exchange::fixed);
   CHECK(own.settings.staging_bytes == 128u << 20);
   CHECK(!own.settings.ignore_max_connections);
   CHECK(own.settings.report_directory.empty());
@@ -80,7 +80,7 @@ TEST_CASE("a wrong value is one error that says what is accepted, and leaves the
                                                                        {"ZIPCCL_MIN_BYTES", "1.5M"},
                                                                        {"ZIPCCL_MIN_BYTES", "M"},
                                                                        {"ZIPCCL_MIN_BYTES", "18446744073709551615G"},
-                                                                       {"ZIPCCL_EXCHANGE", "static"},
+                                                                       {"ZIPCCL_EXCHANGE", "dynamic"},
                                                                        {"ZIPCCL_STAGING_MB", "0"},
                                                                        {"ZIPCCL_STAGING_MB", "65537"},
                                                                        {"ZIPCCL_POOL", "1025"},
