@@ -9,6 +9,7 @@
 #include <asio/post.hpp>
 #include <asio/read.hpp>
 #include <asio/write.hpp>
+#include <new>
 #include <utility>
 
 namespace zipccl::switcher {
@@ -154,11 +155,17 @@ void PeerConnection::write_next() {
   const void* payload = current_.payload == nullptr ? nullptr : current_.payload->data();
   const std::array<asio::const_buffer, 2> buffers = {asio::buffer(current_header_),
                                                      asio::const_buffer(payload, payload_bytes(current_))};
-  asio::async_write(stream_.socket(), buffers, [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-    self->on_written(!error);
-    if (error) return self->close(error.message());
-    self->write_next();
-  });
+  try {
+    asio::async_write(stream_.socket(), buffers,
+                      [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                        self->on_written(!error);
+                        if (error) return self->close(error.message());
+                        self->write_next();
+                      });
+  } catch (const std::bad_alloc&) {
+    on_written(false);
+    close("out of memory");
+  }
 }
 
 void PeerConnection::on_written(bool taken) {

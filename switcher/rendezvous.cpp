@@ -63,9 +63,13 @@ class TcpRendezvous final : public Rendezvous {
   }
 
   void add(Poller* poller) override {
-    const std::lock_guard lock(mutex_);
-    std::string why;
-    if (start_thread(&why) == Status::ok) pollers_->add(poller, thread_->context());
+    try {
+      const std::lock_guard lock(mutex_);
+      std::string why;
+      if (start_thread(&why) == Status::ok) pollers_->add(poller, thread_->context());
+    } catch (...) {
+      // The poller is never called, as if the thread could not start.
+    }
   }
   void remove(Poller* poller) override { pollers_->remove(poller); }
   void wake() override { pollers_->wake(); }
@@ -140,8 +144,8 @@ class TcpRendezvous final : public Rendezvous {
   const std::string interfaces_;
   const Limits limits_;
   std::mutex mutex_;
-  std::unique_ptr<Pollers> pollers_ = std::make_unique<Pollers>();
   std::unique_ptr<HelperThread> thread_;
+  std::unique_ptr<Pollers> pollers_ = std::make_unique<Pollers>();
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<Mesh> mesh_;
 };

@@ -12,15 +12,17 @@
 
 namespace zipccl::test {
 
-// Session and listening socket of the rank, and one connection with a peer. Its identity is larger than every random
-// one if it `dials`, else smaller.
+// Session and listening socket of the rank, and one connection with a peer. Its identity is larger than those of real
+// processes if it `dials`, else smaller.
 class RawRank {
  public:
   enum class Role { dials, accepts };
 
   RawRank(const UniqueId& id, std::uint32_t rank, std::uint32_t rank_count, Role role)
-      : stamp_(*switcher::read_stamp(id)), rank_(rank) {
+      : stamp_(*switcher::read_stamp(id)), rank_(rank), role_(role) {
     process_.fill(role == Role::dials ? 0xff : 0);
+    process_[14] = static_cast<std::uint8_t>(rank >> 8);
+    process_[15] = static_cast<std::uint8_t>(rank);
     address_.address = {127, 0, 0, 1};
     std::string why;
     require(switcher::Socket::listen(&address_, &listening_, &why));
@@ -30,6 +32,7 @@ class RawRank {
   }
 
   switcher::Ticket ticket() const { return stamp_.ticket; }
+  Role role() const { return role_; }
   const switcher::ProcessId& process() const { return process_; }
   const std::vector<switcher::PeerAddress>& peers() const { return peers_; }
 
@@ -44,7 +47,7 @@ class RawRank {
   }
   void take_verdict() {
     say(switcher::encode_signal(switcher::MessageType::ask));
-    if (!switcher::decode_verdict(hear())->compressed) throw std::runtime_error("a native verdict");
+    if (hear().at(0) != 1) throw std::runtime_error("a native verdict");
   }
   void enter() { say(switcher::encode_enter({process_, address_})); }
   void enter_elsewhere() {
@@ -59,6 +62,15 @@ class RawRank {
   void dial(std::uint32_t peer) {
     std::string why;
     require(switcher::Socket::connect(peers_[peer].endpoint, deadline(), &link_, &why));
+  }
+  // Waits for the peer to dial, and returns its greeting.
+  switcher::Greeting accept_peer() {
+    int descriptor = -1;
+    eventually([&] { return (descriptor = switcher::Socket::accept(listening_.descriptor())) >= 0; });
+    link_ = switcher::Socket(descriptor);
+    switcher::WireBytes bytes(switcher::greeting_bytes);
+    require(link_.receive(bytes, deadline()));
+    return switcher::decode_greeting(bytes).value();
   }
   switcher::Greeting greeting(std::uint32_t peer) const {
     return {switcher::protocol_version, stamp_.ticket, process_, peers_[peer].process};
@@ -111,6 +123,7 @@ class RawRank {
 
   switcher::Stamp stamp_;
   std::uint32_t rank_;
+  Role role_;
   switcher::ProcessId process_{};
   switcher::Endpoint address_;
   switcher::Socket listening_;

@@ -4,6 +4,7 @@
 
 #include "switcher/interfaces.hpp"
 #include "switcher/limits.hpp"
+#include "switcher/peer_wire.hpp"
 #include "switcher/stamp.hpp"
 #include "switcher/wire.hpp"
 #include "test/unit/catch.hpp"
@@ -198,6 +199,128 @@ TEST_CASE("random bytes are rejected or decoded, never more") {
   }
   CHECK(accepted > 0);
   CHECK(accepted < 20'000);
+}
+
+PeerAddress make_peer(std::uint8_t seed, bool ipv6) {
+  PeerAddress peer;
+  for (std::size_t i = 0; i < peer.process.size(); ++i) peer.process[i] = static_cast<std::uint8_t>(seed + i);
+  peer.endpoint.ipv6 = ipv6;
+  peer.endpoint.port = static_cast<std::uint16_t>(0x1200 + seed);
+  peer.endpoint.address = {10, 0, 0, seed};
+  return peer;
+}
+
+bool same_peer(const PeerAddress& one, const PeerAddress& other) {
+  return one.process == other.process && one.endpoint == other.endpoint;
+}
+
+TEST_CASE("peers' addresses survive the wire, alone and by rank") {
+  const std::vector<PeerAddress> peers = {make_peer(1, false), make_peer(2, true), make_peer(3, false)};
+  const WireBytes enter = encode_enter(peers[1]);
+  CHECK(decode_frame_header(ByteView(enter).first(frame_header_bytes))->type == MessageType::enter);
+  REQUIRE(decode_enter(body_of(enter)));
+  CHECK(same_peer(*decode_enter(body_of(enter)), peers[1]));
+  for (std::size_t size = 0; size < body_of(enter).size(); ++size) {
+    CHECK_FALSE(decode_enter(body_of(enter).first(size)));
+  }
+  const WireBytes table = encode_peers(peers);
+  const auto decoded = decode_peers(body_of(table));
+  REQUIRE(decoded);
+  REQUIRE(decoded->size() == 3);
+  for (std::size_t rank = 0; rank < 3; ++rank) CHECK(same_peer((*decoded)[rank], peers[rank]));
+  for (std::size_t size = 0; size < body_of(table).size(); ++size) {
+    CHECK_FALSE(decode_peers(body_of(table).first(size)));
+  }
+  WireBytes changed = table;
+  changed[frame_header_bytes + 4 + 16] = 5;  // the address family
+  CHECK_FALSE(decode_peers(body_of(changed)));
+  changed = table;
+  changed[frame_header_bytes + 3] = 0xff;  // the count
+  CHECK_FALSE(decode_peers(body_of(changed)));
+  const std::vector<PeerAddress> most(max_rank_count);
+  CHECK(decode_frame_header(ByteView(encode_peers(most)).first(frame_header_bytes)));
+}
+
+TEST_CASE("results survive the wire on one line") {
+  const auto decoded = decode_result(body_of(encode_result({false, "rank 3: no\nport"})));
+  REQUIRE(decoded);
+  CHECK_FALSE(decoded->agreed);
+  CHECK(decoded->reason == "rank 3: no?port");
+  CHECK(decode_result(body_of(encode_result({true, ""})))->agreed);
+  CHECK_FALSE(decode_result(WireBytes{2, 0, 0, 0, 0}));
+  CHECK_FALSE(decode_result(WireBytes{1, 0, 0, 0}));
+}
+
+TEST_CASE("greetings of processes survive the wire, whatever their protocol") {
+  Greeting greeting;
+  greeting.protocol = 0x0908;
+  greeting.ticket = make_ticket();
+  greeting.sender = make_peer(7, false).process;
+  greeting.receiver = make_peer(90, false).process;
+  const WireBytes bytes = encode_greeting(greeting);
+  REQUIRE(bytes.size() == greeting_bytes);
+  const auto decoded = decode_greeting(bytes);
+  REQUIRE(decoded);
+  CHECK(decoded->protocol == 0x0908);
+  CHECK(decoded->ticket.nonce == greeting.ticket.nonce);
+  CHECK(same_secret(decoded->ticket, greeting.ticket));
+  CHECK(decoded->sender == greeting.sender);
+  CHECK(decoded->receiver == greeting.receiver);
+  CHECK_FALSE(decode_greeting(ByteView(bytes).first(greeting_bytes - 1)));
+  for (std::size_t at = 0; at < 8; ++at) {
+    WireBytes changed = bytes;
+    changed[at] ^= 1;
+    CHECK_FALSE(decode_greeting(changed));
+  }
+}
+
+TEST_CASE("frames between processes are as documented, and bounded by their type") {
+  PeerHeader header;
+  header.sender = 0x01020304;
+  header.nonce = 0x1112131415161718u;
+  header.receiver = 0x21222324;
+  header.chunk = 0x31323334;
+  header.sequence = 0x4142434445464748u;
+  header.payload_bytes = max_record_bytes;
+  const PeerHeaderBytes bytes = encode_peer_header(header);
+  CHECK(bytes[0] == 2);
+  CHECK(bytes[4] == 0x04);
+  CHECK(bytes[8] == 0x18);
+  CHECK(bytes[16] == 0x24);
+  CHECK(bytes[20] == 0x34);
+  CHECK(bytes[24] == 0x48);
+  CHECK(bytes[36] == 1);
+  const auto decoded = decode_peer_header(bytes);
+  REQUIRE(decoded);
+  CHECK(decoded->sender == header.sender);
+  CHECK(decoded->nonce == header.nonce);
+  CHECK(decoded->receiver == header.receiver);
+  CHECK(decoded->chunk == header.chunk);
+  CHECK(decoded->sequence == header.sequence);
+  CHECK(decoded->payload_bytes == header.payload_bytes);
+
+  const auto accepted = [](const PeerHeader& changed) {
+    return decode_peer_header(encode_peer_header(changed)).has_value();
+  };
+  header.payload_bytes = max_record_bytes + 1;
+  CHECK_FALSE(accepted(header));
+  const auto unnumbered = [](PeerFrame type, std::uint64_t payload_bytes) {
+    return PeerHeader{type, 1, 2, 3, 0, 0, payload_bytes};
+  };
+  CHECK(accepted(unnumbered(PeerFrame::proof, secret_bytes)));
+  CHECK_FALSE(accepted(unnumbered(PeerFrame::proof, secret_bytes - 1)));
+  CHECK(accepted(unnumbered(PeerFrame::leave, 0)));
+  CHECK_FALSE(accepted(unnumbered(PeerFrame::leave, 1)));
+  CHECK_FALSE(accepted({PeerFrame::leave, 1, 2, 3, 1, 0, 0}));
+  CHECK_FALSE(accepted({PeerFrame::proof, 1, 2, 3, 0, 1, secret_bytes}));
+  CHECK_FALSE(accepted(unnumbered(static_cast<PeerFrame>(0), 0)));
+  CHECK_FALSE(accepted(unnumbered(static_cast<PeerFrame>(4), 0)));
+  for (const std::size_t reserved : {1, 2, 3}) {
+    PeerHeaderBytes changed = bytes;
+    changed[reserved] = 1;
+    CHECK_FALSE(decode_peer_header(changed));
+  }
+  CHECK_FALSE(decode_peer_header(ByteView(bytes).first(peer_header_bytes - 1)));
 }
 
 TEST_CASE("refusals arrive on one line") {
