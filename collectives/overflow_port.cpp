@@ -126,7 +126,10 @@ void OverflowPort::ship(std::size_t half) {
   auto record = std::make_shared<const std::vector<std::byte>>(first, first + bytes);
   store(notice.drained, posted);
   sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  transport_->send_to_all({own_rank_, notice.sequence, notice.chunk}, std::move(record));
+  if (const Status status = transport_->send_to_all({own_rank_, notice.sequence, notice.chunk}, std::move(record));
+      status != Status::ok) {
+    fault_.store(status);
+  }
 }
 
 void OverflowPort::answer() {
@@ -159,7 +162,10 @@ void OverflowPort::answer() {
 
 void OverflowPort::release() { store(*released_, std::uint32_t{1}); }
 
-Status OverflowPort::status() const { return static_cast<Status>(load(counters_->status)); }
+Status OverflowPort::status() const {
+  const Status fault = fault_.load();
+  return fault != Status::ok ? fault : static_cast<Status>(load(counters_->status));
+}
 
 bool OverflowPort::quiet() const {
   return load(counters_->finished) >= enqueued_.load(std::memory_order_acquire) && transport_->flushed();

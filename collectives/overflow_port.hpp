@@ -28,7 +28,8 @@ class RecordTransport {
   using Record = std::shared_ptr<const std::vector<std::byte>>;
 
   virtual ~RecordTransport() = default;
-  virtual void send_to_all(const RecordId& id, Record record) = 0;  // all other ranks
+  // To all other ranks. Not ok if a rank that is still there will never get it.
+  virtual Status send_to_all(const RecordId& id, Record record) = 0;
   virtual Found find(const RecordId& id, Record* record) = 0;
   virtual void drop(const RecordId& id) = 0;
   virtual bool flushed() const = 0;  // everything sent has left this process
@@ -61,7 +62,7 @@ class OverflowPort {
 
   // From any thread, without lock or CUDA call: kernels that wait go on at once; their output is undefined.
   void release();
-  // First fault that a kernel has found; sticky.
+  // First fault that a kernel or the helper thread has found; sticky.
   Status status() const;
   // All enqueued chunks are done and everything sent has left the process.
   bool quiet() const;
@@ -91,6 +92,7 @@ class OverflowPort {
   std::uint32_t* released_ = nullptr;
   std::atomic<std::uint64_t> enqueued_{0};
   std::atomic<std::uint64_t> sent_bytes_{0};
+  std::atomic<Status> fault_{Status::ok};  // of the helper thread
 };
 
 }  // namespace zipccl::collectives

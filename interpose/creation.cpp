@@ -76,11 +76,14 @@ std::string name_of(const ncclUniqueId& id) {
   return text.data();
 }
 
+constinit std::atomic<switcher::Rendezvous*> forkable = nullptr;
+
 switcher::Rendezvous& rendezvous() {
   static switcher::Rendezvous* const own = [] {
     const std::string& given = configuration().settings.socket_interfaces;
     auto made = switcher::Rendezvous::create(given.empty() ? variable("NCCL_SOCKET_IFNAME") : given);
-    in_child([] { rendezvous().close_in_child(); });
+    forkable.store(made.get());
+    in_child([] { forkable.load()->close_in_child(); });
     return made.release();
   }();
   return *own;

@@ -1,5 +1,6 @@
 #include "interpose/overflow_link.hpp"
 
+#include <new>
 #include <utility>
 
 namespace zipccl::interpose {
@@ -19,13 +20,25 @@ OverflowLink::OverflowLink(switcher::Rendezvous& rendezvous, std::unique_ptr<swi
 
 OverflowLink::~OverflowLink() { rendezvous_.remove(this); }
 
-void OverflowLink::send_to_all(const collectives::RecordId& id, Record record) {
+// The helper thread has nobody to tell. What could not be copied for want of memory is still there the next time.
+bool OverflowLink::poll() {
+  try {
+    return port_.poll();
+  } catch (const std::bad_alloc&) {
+    return true;
+  }
+}
+
+Status OverflowLink::send_to_all(const collectives::RecordId& id, Record record) {
+  Status worst = Status::ok;
   for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
     if (rank != own_rank_) {
       // A peer that has gone awaits nothing; one that still does finds its own end lost.
-      static_cast<void>(channel_->send(rank, key_of(id), record));
+      const Status status = channel_->send(rank, key_of(id), record);
+      worst = status == Status::ok || status == Status::connection_lost ? worst : status;
     }
   }
+  return worst;
 }
 
 collectives::RecordTransport::Found OverflowLink::find(const collectives::RecordId& id, Record* record) {

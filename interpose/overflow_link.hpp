@@ -22,13 +22,13 @@ class OverflowLink final : public collectives::RecordTransport, public switcher:
   const collectives::OverflowPort& port() const { return port_; }
   std::uint64_t buffered_bytes() const { return channel_->buffered_bytes(); }
 
-  void send_to_all(const collectives::RecordId& id, Record record) override;
+  Status send_to_all(const collectives::RecordId& id, Record record) override;
   Found find(const collectives::RecordId& id, Record* record) override;
   void drop(const collectives::RecordId& id) override;
   bool flushed() const override { return channel_->flushed(); }
   void wake() override { rendezvous_.wake(); }
 
-  bool poll() override { return port_.poll(); }
+  bool poll() override;
 
  private:
   switcher::Rendezvous& rendezvous_;

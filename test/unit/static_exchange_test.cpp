@@ -57,12 +57,16 @@ class LoopbackTransport final : public RecordTransport {
   LoopbackTransport(LoopbackRecords& records, std::uint32_t own, std::uint32_t ranks)
       : records_(records), own_(own), ranks_(ranks) {}
 
-  void send_to_all(const RecordId& id, Record record) override {
+  Status send_to_all(const RecordId& id, Record record) override {
+    if (broken) {
+      return Status::out_of_memory;
+    }
     for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
       if (rank != own_ && !mute) {
         records_.put({rank, id.sender, id.sequence, id.chunk}, record);
       }
     }
+    return Status::ok;
   }
   Found find(const RecordId& id, Record* record) override {
     *record = records_.get({own_, id.sender, id.sequence, id.chunk});
@@ -73,6 +77,7 @@ class LoopbackTransport final : public RecordTransport {
   void wake() override { ++wakes; }
 
   std::atomic<bool> mute = false;
+  std::atomic<bool> broken = false;
   std::atomic<bool> lost = false;
   std::atomic<int> wakes = 0;
 
@@ -220,6 +225,15 @@ TEST_CASE("a lost peer is an error only while its record is awaited") {
   Status status = Status::ok;
   REQUIRE(all_gather({&call, 1}, &status) == ncclRemoteError);
   REQUIRE(status == Status::connection_lost);
+}
+
+TEST_CASE("a record that cannot be sent is the sender's fault too, and stays") {
+  StaticRanks ranks(2, 0);
+  ranks.states[0]->transport->broken = true;
+  ranks.states[1]->transport->lost = true;
+  ranks.gather(50000, Data::random, 1);
+  REQUIRE(ranks.states[0]->port().status() == Status::out_of_memory);
+  REQUIRE(ranks.states[1]->port().status() == Status::connection_lost);
 }
 
 TEST_CASE("an abort releases a patch that waits") {
