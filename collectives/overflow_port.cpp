@@ -107,12 +107,12 @@ codec::PatchJob OverflowPort::patch_job(std::uint64_t half, const codec::DecodeJ
 
 bool OverflowPort::poll() {
   // Asked first: a chunk that has finished has posted before, so what is shipped below includes it.
-  const bool busy = load(counters_->finished) < enqueued_.load(std::memory_order_acquire);
+  const bool busy = load(*released_) == 0 && load(counters_->finished) < enqueued_.load(std::memory_order_acquire);
   for (std::size_t half = 0; half < halves; ++half) {
     ship(half);
   }
   answer();
-  return busy && load(*released_) == 0;
+  return busy;
 }
 
 void OverflowPort::ship(std::size_t half) {
@@ -124,12 +124,12 @@ void OverflowPort::ship(std::size_t half) {
   const std::uint64_t bytes = std::min(notice.bytes, buffer_bytes_);
   const std::byte* first = buffers_[half];
   auto record = std::make_shared<const std::vector<std::byte>>(first, first + bytes);
-  store(notice.drained, posted);
   sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   if (const Status status = transport_->send_to_all({own_rank_, notice.sequence, notice.chunk}, std::move(record));
       status != Status::ok) {
     fault_.store(status);
   }
+  store(notice.drained, posted);  // after the transport has it: see flushed()
 }
 
 void OverflowPort::answer() {
@@ -167,8 +167,17 @@ Status OverflowPort::status() const {
   return fault != Status::ok ? fault : static_cast<Status>(load(counters_->status));
 }
 
+bool OverflowPort::flushed() const {
+  for (std::size_t half = 0; half < halves; ++half) {
+    if (load(notices_[half].drained) != load(notices_[half].posted)) {
+      return false;
+    }
+  }
+  return transport_->flushed();
+}
+
 bool OverflowPort::quiet() const {
-  return load(counters_->finished) >= enqueued_.load(std::memory_order_acquire) && transport_->flushed();
+  return load(counters_->finished) >= enqueued_.load(std::memory_order_acquire) && flushed();
 }
 
 }  // namespace zipccl::collectives

@@ -64,7 +64,9 @@ class OverflowPort {
   void release();
   // First fault that a kernel or the helper thread has found; sticky.
   Status status() const;
-  // All enqueued chunks are done and everything sent has left the process.
+  // Everything that encodes have posted has left the process. Says nothing of encodes that have yet to run.
+  bool flushed() const;
+  // All enqueued chunks are done and flushed().
   bool quiet() const;
 
   const codec::ExchangeCounters& counters() const { return *counters_; }

@@ -1,8 +1,12 @@
 #include "interpose/lifecycle.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +16,7 @@
 #include "interpose/devices.hpp"
 #include "interpose/group.hpp"
 #include "interpose/log.hpp"
+#include "interpose/process.hpp"
 #include "interpose/real_nccl.hpp"
 #include "interpose/report.hpp"
 #include "interpose/staging_pool.hpp"
@@ -59,6 +64,70 @@ ncclResult_t issue(Call call, After after) {
   return after(result);
 }
 
+constexpr auto look_interval = std::chrono::microseconds(50);
+
+Status fault_of(const CommState& state) {
+  return state.overflow != nullptr ? state.overflow->port().status() : Status::ok;
+}
+
+// Once for a communicator.
+void log_fault(CommState& state, Status status) {
+  std::int32_t none = 0;
+  if (state.statistics.error.compare_exchange_strong(none, static_cast<std::int32_t>(status))) {
+    log::write(LogLevel::error,
+               "communicator %s, rank %d: a compressed call failed: %s (NCCL result %d); its output is undefined",
+               state.name.c_str(), state.communicator.rank, describe(status),
+               static_cast<int>(collectives::nccl_result(status)));
+  }
+}
+
+// What the communicator's kernels still wait for must come from this process's and the peers' helper threads, and what
+// peers still wait for must have left this process, before anything is taken apart. Asks the device and not the port
+// whether all is done, and NCCL: what a failed call has left out, or a lost device or peer, never finishes.
+void flush(const CommPointer& state) {
+  if (state == nullptr || state->overflow == nullptr) {
+    return;
+  }
+  const auto lost = [&] {
+    ncclResult_t error = ncclSuccess;
+    const ncclResult_t asked = call_real<&NcclTable::ncclCommGetAsyncError>(state->communicator.handle, &error);
+    return asked != ncclSuccess || (error != ncclSuccess && error != ncclInProgress);
+  };
+  const auto ended = [&] {
+    bool idle = false;
+    return state->communicator.staging->idle(&idle) != Status::ok || (idle && state->overflow->port().flushed());
+  };
+  while (!ended() && fault_of(*state) == Status::ok && !state->communicator.aborted.load() && !lost()) {
+    std::this_thread::sleep_for(look_interval);
+  }
+  if (const Status fault = fault_of(*state); fault != Status::ok && !state->communicator.aborted.load()) {
+    log_fault(*state, fault);  // the caller may not ask any more
+  }
+}
+
+// Peers may still wait for what this process's last calls could not put into a pool. A process that ends without
+// Destroy has waited for its own output only; one that ends with Abort, too.
+void flush_at_exit() {
+  if (in_forked_child()) {
+    return;
+  }
+  constexpr auto patience = std::chrono::seconds(10);  // for a peer's host that does not answer
+  const auto limit = std::chrono::steady_clock::now() + patience;
+  std::vector<CommPointer> states = CommTable::instance().all();
+  std::ranges::move(StagingPool::instance().retired(), std::back_inserter(states));
+  for (const CommPointer& state : states) {
+    while (state->overflow != nullptr && !state->overflow->port().flushed() &&
+           std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(look_interval);
+    }
+  }
+}
+
+void watch_exit() {
+  static std::once_flag once;
+  std::call_once(once, [] { std::atexit(flush_at_exit); });
+}
+
 template <typename RealInit>
 ncclResult_t init(ncclComm_t* comm, const std::shared_ptr<Creation>& creation, RealInit real_init) {
   if (const ncclResult_t result = creation->begin(); result != ncclSuccess) {
@@ -74,7 +143,13 @@ ncclResult_t init(ncclComm_t* comm, const std::shared_ptr<Creation>& creation, R
         const OrdinalScope device(ordinal);
         return real_init(nccl);
       },
-      [=](ncclResult_t result) { return creation->finish(comm, result); });
+      [=](ncclResult_t result) {
+        const ncclResult_t finished = creation->finish(comm, result);
+        if (CommTable::instance().any_compressed()) {
+          watch_exit();
+        }
+        return finished;
+      });
 }
 
 template <typename RealMake>
@@ -105,18 +180,6 @@ ncclResult_t end_life(ncclComm_t comm, RealEnd real_end, After after) {
         }
         return result;
       });
-}
-
-// What the communicator's kernels still wait for must come from this process's and the peers' helper threads, and what
-// peers still wait for must have left this process, before anything is taken apart.
-void flush(const CommPointer& state) {
-  if (state == nullptr || state->overflow == nullptr) {
-    return;
-  }
-  const collectives::OverflowPort& port = state->overflow->port();
-  while (!port.quiet() && port.status() == Status::ok && !state->communicator.aborted.load(std::memory_order_acquire)) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
 }
 
 // A thread that waits inside a compressed collective asks NCCL about this communicator now and then. It sees the flag
@@ -250,14 +313,9 @@ ncclResult_t get_async_error(ncclComm_t comm, ncclResult_t* error) {
     return result;
   }
   const CommPointer state = CommTable::instance().find(comm);
-  const Status status = state != nullptr && state->overflow != nullptr ? state->overflow->port().status() : Status::ok;
-  if (status != Status::ok) {
+  if (const Status status = state != nullptr ? fault_of(*state) : Status::ok; status != Status::ok) {
     *error = collectives::nccl_result(status);
-    std::int32_t none = 0;
-    if (state->statistics.error.compare_exchange_strong(none, static_cast<std::int32_t>(status))) {
-      log::write(LogLevel::error, "communicator %s, rank %d: a compressed call failed: %s (NCCL result %d)",
-                 state->name.c_str(), state->communicator.rank, describe(status), static_cast<int>(*error));
-    }
+    log_fault(*state, status);
   }
   return result;
 }

@@ -75,6 +75,11 @@ void StagingPool::retire(CommPointer state) {
   }
 }
 
+std::vector<CommPointer> StagingPool::retired() {
+  const std::lock_guard lock(mutex_);
+  return retired_;
+}
+
 void StagingPool::reclaim() {
   std::vector<CommPointer> idle_states;
   {

@@ -27,6 +27,7 @@ class StagingPool {
   // Takes over a communicator that has left the table. Its staging is freed by a later reclaim(), when the
   // communicator's last call is done and no thread is inside one.
   void retire(CommPointer state);
+  std::vector<CommPointer> retired();  // what reclaim() has not taken yet
   // Frees device memory, for which CUDA waits until the device is idle: never where that can depend on what the calling
   // thread does next.
   void reclaim();

@@ -1,129 +1,23 @@
 // The library of a job that knows nothing of zipccl: one rank of a scenario, on the stand-in NCCL. Environment: RANK,
 // WORLD_SIZE and ID_DIRECTORY, where rank 0 leaves the unique ids. Prints what the test looks at; returns 0 if every
 // call did what the scenario expects and all data is right.
+#include "test/integration/preload_job.hpp"
+
 #include <dirent.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <csignal>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <map>
-#include <numeric>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "test/standin/standin_nccl.h"
 
 namespace {
 
-#define EXPECT(condition)                                          \
-  do {                                                             \
-    if (!(condition)) {                                            \
-      std::printf("line %d: expected %s\n", __LINE__, #condition); \
-      std::fflush(stdout);                                         \
-      std::_Exit(1);                                               \
-    }                                                              \
-  } while (false)
-
-int rank_number() { return std::atoi(std::getenv("RANK")); }
-int world_size() { return std::atoi(std::getenv("WORLD_SIZE")); }
-
-// Rank 0 makes an id, all others read it.
-ncclUniqueId exchange_id() {
-  static int number = 0;
-  const std::string path = std::string(std::getenv("ID_DIRECTORY")) + "/id" + std::to_string(number++);
-  ncclUniqueId id{};
-  if (rank_number() == 0) {
-    EXPECT(ncclGetUniqueId(&id) == ncclSuccess);
-    std::ofstream(path + ".new", std::ios::binary).write(id.internal, sizeof(id.internal));
-    EXPECT(std::rename((path + ".new").c_str(), path.c_str()) == 0);
-    return id;
-  }
-  while (true) {
-    if (std::ifstream file(path, std::ios::binary); file.read(id.internal, sizeof(id.internal))) {
-      return id;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-}
-
-ncclComm_t create(ncclConfig_t* config = nullptr) {
-  const ncclUniqueId id = exchange_id();
-  ncclComm_t comm = nullptr;
-  const ncclResult_t result = config == nullptr
-                                  ? ncclCommInitRank(&comm, world_size(), id, rank_number())
-                                  : ncclCommInitRankConfig(&comm, world_size(), id, rank_number(), config);
-  if (result != ncclSuccess && result != ncclInProgress) {
-    std::printf("init result %d\n", result);
-    std::fflush(stdout);
-    std::_Exit(3);
-  }
-  return comm;
-}
-
-// Values as in trained weights: random sign and mantissa, exponents around 2^-6.
-std::uint16_t value_of(int rank, std::size_t index) {
-  std::uint32_t hash = static_cast<std::uint32_t>(index * 2654435761u) ^ static_cast<std::uint32_t>(rank * 40503);
-  hash ^= hash >> 15;
-  hash *= 2246822519u;
-  hash ^= hash >> 13;
-  const std::uint32_t exponent = 121 - static_cast<std::uint32_t>(__builtin_ctz(hash | 0x100));
-  return static_cast<std::uint16_t>(((hash >> 31) << 15) | (exponent << 7) | ((hash >> 20) & 0x7f));
-}
-
-// Declared after the buffers it works on: it waits for its work before they go.
-struct Stream {
-  cudaStream_t stream = nullptr;
-  Stream() { EXPECT(zipccl_host_runtime.stream_create(&stream) == 0); }
-  ~Stream() { zipccl_host_runtime.stream_destroy(stream); }
-  void wait() const { EXPECT(zipccl_host_runtime.stream_synchronize(stream) == 0); }
-};
-
-// One all-gather's buffers; `rank` and `ranks` are those of its communicator, `sender` maps its ranks to ours.
-struct Gather {
-  std::vector<std::uint16_t> send, receive;
-  std::vector<int> senders;
-  Gather(std::size_t count, std::vector<int> all) : send(count), receive(count * all.size()), senders(std::move(all)) {
-    for (std::size_t i = 0; i < count; ++i) {
-      send[i] = value_of(rank_number(), i);
-    }
-  }
-  ncclResult_t call(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type = ncclBfloat16) {
-    const std::size_t count = type == ncclBfloat16 ? send.size() : send.size() * sizeof(std::uint16_t);
-    return ncclAllGather(send.data(), receive.data(), count, type, comm, stream);
-  }
-  void check() const {
-    for (std::size_t r = 0; r < senders.size(); ++r) {
-      for (std::size_t i = 0; i < send.size(); ++i) {
-        EXPECT(receive[r * send.size() + i] == value_of(senders[r], i));
-      }
-    }
-  }
-};
-
-std::vector<int> everybody() {
-  std::vector<int> ranks(static_cast<std::size_t>(world_size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-constexpr std::size_t standard_count = 40000;
-
-void gather_and_check(ncclComm_t comm, ncclDataType_t type = ncclBfloat16) {
-  Gather gather(standard_count, everybody());
-  const Stream stream;
-  EXPECT(gather.call(comm, stream.stream, type) == ncclSuccess);
-  stream.wait();
-  gather.check();
-}
+using namespace preload;
 
 int all_gather() {
   ncclComm_t comm = create();
@@ -458,13 +352,87 @@ int init_all() {
 }
 
 // The first all-gather's result, whatever it is.
-int first_result() {
+int first_result(ncclResult_t (*end)(ncclComm_t)) {
   ncclComm_t comm = create();
   Gather gather(standard_count, everybody());
   const Stream stream;
   std::printf("first %d\n", gather.call(comm, stream.stream));
   std::printf("second %d\n", gather.call(comm, stream.stream));
-  EXPECT(ncclCommAbort(comm) == ncclSuccess);
+  EXPECT(end(comm) == ncclSuccess);
+  return 0;
+}
+
+int failed_and_aborted() { return first_result(ncclCommAbort); }
+int failed_and_destroyed() { return first_result(ncclCommDestroy); }
+
+// Leaves zipccl's helper thread next to no processor time.
+void starve_helper() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name != "zipccl") {
+      continue;
+    }
+    cpu_set_t first;
+    CPU_ZERO(&first);
+    CPU_SET(static_cast<std::size_t>(sched_getcpu()), &first);
+    const auto thread = static_cast<pid_t>(std::stol(task.path().filename()));
+    const sched_param none{};
+    EXPECT(sched_setscheduler(thread, SCHED_IDLE, &none) == 0);
+    EXPECT(sched_setaffinity(thread, sizeof(first), &first) == 0);
+    std::atomic<bool> started = false;
+    std::thread([first, &started] {
+      EXPECT(sched_setaffinity(0, sizeof(first), &first) == 0);
+      started = true;
+      for (volatile bool spinning = true; spinning;) {
+      }
+    }).detach();
+    while (!started) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+// Only rank 0 has what a pool cannot hold; `end` is its first act when its own output is there.
+template <typename End>
+void last_call(std::size_t count, End end) {
+  ncclComm_t comm = create();
+  Gather gather(count, everybody());
+  for (std::size_t i = 0; i < count && rank_number() == 0; ++i) {
+    gather.send[i] = random_value_of(0, i);
+  }
+  const Stream stream;
+  if (rank_number() == 0) {
+    starve_helper();
+  }
+  EXPECT(gather.call(comm, stream.stream) == ncclSuccess);
+  stream.wait();
+  end(comm);
+  bool right = true;
+  for (std::size_t i = 0; i < count && rank_number() != 0; ++i) {
+    right = right && gather.receive[i] == random_value_of(0, i);
+  }
+  std::puts(right ? "right" : "wrong");
+}
+
+int last_call_then_exit() {
+  last_call(standard_count, [](ncclComm_t) {});
+  return 0;
+}
+
+int last_call_then_destroy() {
+  last_call(standard_count, [](ncclComm_t comm) { EXPECT(ncclCommDestroy(comm) == ncclSuccess); });
+  return 0;
+}
+
+int last_call_then_death() {
+  constexpr std::size_t long_to_ship = 4'000'000;
+  last_call(long_to_ship, [](ncclComm_t comm) {
+    if (rank_number() == 0) {
+      raise(SIGKILL);
+    }
+    ncclCommDestroy(comm);
+  });
   return 0;
 }
 
@@ -483,7 +451,11 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
                                                       {"aborted", aborted},
                                                       {"forks", forks},
                                                       {"all-to-all", all_to_all},
-                                                      {"first-result", first_result},
+                                                      {"first-result", failed_and_aborted},
+                                                      {"failed-destroyed", failed_and_destroyed},
+                                                      {"last-call-exit", last_call_then_exit},
+                                                      {"last-call-destroy", last_call_then_destroy},
+                                                      {"last-call-death", last_call_then_death},
                                                       {"init-all", init_all}};
   const std::string name = argc > 0 ? argv[0] : "";
   int result = 2;

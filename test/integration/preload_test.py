@@ -9,6 +9,7 @@ import argparse
 import collections
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -413,6 +414,37 @@ class Faults(Case):
         results = self.launch("first-result", STANDIN_FAULT="call=ncclAllGather,action=error:3")
         for result in results:
             self.assertIn("first 3\nsecond 3\n", result.out)
+
+    def again(self, *scenario, **environment):
+        """Launches a scenario after another of the same test, whose ids are gone."""
+        for path in self.folder.glob("id*"):
+            path.unlink()
+        return self.launch(*scenario, **environment)
+
+    def test_communicator_that_failed_is_destroyed(self):
+        """Destroy does not wait for a chunk that an error of NCCL's cut short."""
+        for call in (1, 2):
+            fault = f"rank=1,call=ncclAllGather,nth={call},action=error:3"
+            results = self.again("failed-destroyed", STANDIN_FAULT=fault, good=False, seconds=30)
+            self.assertIn("done", results[1].out, results[1])
+
+    def test_overflow_of_a_last_call(self):
+        """A rank may end as soon as its own output is there: its record reaches the others all the same."""
+        for scenario in ("last-call-exit", "last-call-destroy"):
+            for _ in range(3):
+                for result in self.again(scenario, ranks=3):
+                    self.assertIn("right", result.out, result)
+
+    def test_overflow_that_dies_with_its_sender(self):
+        """The output is wrong then, and a job that asks nothing and only destroys its communicator hears so."""
+        for _ in range(20):  # now and then the record is faster than the signal
+            results = self.again("last-call-death", good=False, ZIPCCL_STAGING_MB=64)
+            self.assertEqual(results[0].status, -9)
+            heard = re.search(r"zipccl ERROR communicator \w+, rank 1: a compressed call failed", results[1].err)
+            self.assertEqual(heard is not None, "wrong" in results[1].out, results[1])
+            if heard is not None:
+                return
+        self.fail("the record always arrived")
 
 
 def main():

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "codec/host_exchange.hpp"
 #include "collectives/all_gather.hpp"
 #include "test/support/data.hpp"
 #include "test/unit/catch.hpp"
@@ -58,6 +59,7 @@ class LoopbackTransport final : public RecordTransport {
       : records_(records), own_(own), ranks_(ranks) {}
 
   Status send_to_all(const RecordId& id, Record record) override {
+    flushed_too_early = flushed_too_early || port->flushed();
     if (broken) {
       return Status::out_of_memory;
     }
@@ -80,6 +82,8 @@ class LoopbackTransport final : public RecordTransport {
   std::atomic<bool> broken = false;
   std::atomic<bool> lost = false;
   std::atomic<int> wakes = 0;
+  std::atomic<bool> flushed_too_early = false;  // while a record was on its way into this transport
+  const OverflowPort* port = nullptr;
 
  private:
   LoopbackRecords& records_;
@@ -117,12 +121,15 @@ class StaticRanks {
       REQUIRE(Staging::create(state.device, staging_bytes, count, true, &communicator.staging) == Status::ok);
       state.transport = std::make_unique<LoopbackTransport>(records, static_cast<std::uint32_t>(rank),
                                                             static_cast<std::uint32_t>(count));
+      state.transport->port = &state.port();
       state.port().open(static_cast<std::uint32_t>(rank), state.transport.get());
     }
     helper = std::thread([this] {
       while (!stop) {
         for (auto& state : states) {
-          state->port().poll();
+          if (state->rank.rank != paused) {
+            state->port().poll();
+          }
         }
         std::this_thread::yield();
       }
@@ -135,11 +142,12 @@ class StaticRanks {
   StaticRanks(const StaticRanks&) = delete;
   StaticRanks& operator=(const StaticRanks&) = delete;
 
-  // All ranks gather `count` values of `kind` each, in place.
-  void gather(std::uint64_t count, Data kind, std::uint64_t seed) {
+  // All ranks gather `count` values of `kind` each, in place; with `only`, the other ranks' values are zeros.
+  void gather(std::uint64_t count, Data kind, std::uint64_t seed, int only = -1) {
     expected.clear();
     for (std::uint64_t rank = 0; rank < states.size(); ++rank) {
-      const auto shard = test::make_data(kind, count, seed * 100 + rank);
+      const bool of_kind = only < 0 || rank == static_cast<std::uint64_t>(only);
+      const auto shard = test::make_data(of_kind ? kind : Data::zeros, count, seed * 100 + rank);
       expected.insert(expected.end(), shard.begin(), shard.end());
     }
     std::vector<std::thread> threads;
@@ -169,6 +177,7 @@ class StaticRanks {
   std::vector<std::unique_ptr<RankState>> states;
   std::vector<std::uint16_t> expected;
   std::atomic<bool> stop = false;
+  std::atomic<int> paused = -1;  // the rank whose port is not polled
   std::thread helper;
 };
 
@@ -209,6 +218,27 @@ TEST_CASE("nothing leaves by the channel unless a pool is too small") {
     REQUIRE(state->port().quiet());
     REQUIRE(state->transport->wakes == 2);
   }
+}
+
+TEST_CASE("a port is not quiet before what its kernels have posted has left, also after a release") {
+  const bool released = GENERATE(false, true);
+  StaticRanks ranks(2, 0);
+  OverflowPort& port = ranks.states[0]->port();
+  ranks.paused = 0;
+  std::thread gatherer([&] { ranks.gather(50000, Data::random, 1, 0); });
+  while (codec::load_acquire(port.counters().finished) == 0) {
+    std::this_thread::yield();
+  }
+  CHECK_FALSE(port.flushed());
+  CHECK_FALSE(port.quiet());
+  if (released) {
+    port.release();
+  }
+  ranks.paused = -1;
+  gatherer.join();
+  ranks.require_equal();
+  CHECK(port.quiet());
+  CHECK_FALSE(ranks.states[0]->transport->flushed_too_early);
 }
 
 TEST_CASE("a lost peer is an error only while its record is awaited") {
