@@ -19,7 +19,7 @@ struct RecordKey {
   std::uint32_t sender = 0;  // rank
   std::uint64_t sequence = 0;
   std::uint32_t chunk = 0;
-  auto operator<=>(const RecordKey&) const = default;
+  auto operator<=>(const RecordKey&) const = default;  // NOLINT(modernize-use-nullptr): the generated code
 };
 
 using Bytes = std::shared_ptr<const std::vector<std::byte>>;

@@ -37,7 +37,7 @@ auto PeerConnection::handler(Step step) {
   return [self = shared_from_this(), step](const asio::error_code& error, std::size_t bytes = 0) {
     try {
       if (error) return self->close(error.message());
-      step(*self, bytes);
+      if (!self->lost_) step(*self, bytes);  // closed after the operation had succeeded; written on this thread only
     } catch (const std::bad_alloc&) {
       self->close("out of memory");
     }
@@ -127,7 +127,7 @@ void PeerConnection::on_frame(Bytes payload) {
 Status PeerConnection::send(Parcel parcel) {
   try {
     const std::lock_guard lock(mutex_);
-    if (lost_) return Status::connection_lost;
+    if (lost_ || mute_) return Status::connection_lost;
     queue_.push_back(std::move(parcel));
     if (writing_) return Status::ok;
     try {
@@ -159,8 +159,7 @@ void PeerConnection::write_next() {
     asio::async_write(stream_.socket(), buffers,
                       [self = shared_from_this()](const asio::error_code& error, std::size_t) {
                         self->on_written(!error);
-                        if (error) return self->close(error.message());
-                        self->write_next();
+                        error ? self->stop_writing() : self->write_next();
                       });
   } catch (const std::bad_alloc&) {
     on_written(false);
@@ -178,10 +177,21 @@ void PeerConnection::on_written(bool taken) {
   current_ = {};
 }
 
+// A peer that has ended takes nothing more, but may have sent before. Reading that meets the end, which closes.
+void PeerConnection::stop_writing() {
+  std::deque<Parcel> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    mute_ = true;
+    dropped.swap(queue_);
+  }
+  for (const Parcel& parcel : dropped) finish(parcel, 0);
+}
+
 // The kernel counts the bytes that it holds; what it was given since the last completion only makes the result smaller.
 std::uint64_t PeerConnection::acknowledged() const {
   const std::lock_guard lock(mutex_);
-  if (lost_) return ~std::uint64_t{0};
+  if (lost_ || mute_) return ~std::uint64_t{0};
   int unacknowledged = 0;
   if (ioctl(descriptor_, SIOCOUTQ, &unacknowledged) != 0) return written_;
   return written_ - std::min(written_, static_cast<std::uint64_t>(unacknowledged));

@@ -61,6 +61,7 @@ class PeerConnection final : public PeerLink, public std::enable_shared_from_thi
   void on_frame(Bytes payload);
   void write_next();
   void on_written(bool taken);
+  void stop_writing();
   void close_after(std::chrono::milliseconds limit);
 
   // A completion handler that closes the connection on errors and when memory runs out.
@@ -68,7 +69,7 @@ class PeerConnection final : public PeerLink, public std::enable_shared_from_thi
   auto handler(Step step);
 
   Owner* const owner_;
-  mutable std::mutex mutex_;  // guards the stream's closing, lost_, queue_, writing_ and written_
+  mutable std::mutex mutex_;  // guards the stream's closing, lost_, mute_, queue_, writing_ and written_
   Stream stream_;
   const int descriptor_;
   asio::steady_timer deadline_;
@@ -82,6 +83,7 @@ class PeerConnection final : public PeerLink, public std::enable_shared_from_thi
   std::size_t filled_ = 0;  // of payload_
 
   bool lost_ = false;
+  bool mute_ = false;    // a write failed
   bool writing_ = true;  // until the connection is established
   std::deque<Parcel> queue_;
   std::uint64_t written_ = 0;

@@ -149,5 +149,52 @@ TEST_CASE("a process may end as soon as its channel is flushed") {
   CHECK(statuses == std::vector<int>{0, 0});
 }
 
+// Holds the helper thread up until told otherwise.
+class Obstacle final : public Poller {
+ public:
+  bool poll() override {
+    reached = true;
+    while (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return false;
+  }
+  std::atomic<bool> reached = false;
+  std::atomic<bool> gone = false;
+};
+
+TEST_CASE("what a process flushed before its end is not lost to those that still send to it") {
+  const auto statuses = fork_ranks(2, [](const ForkedRank& self) {
+    constexpr std::size_t bytes = 12'000;  // all of them fit into the kernel
+    constexpr std::uint64_t count = 4;
+    if (self.rank == 0) {
+      self.barrier();  // rank 1 reads nothing from here on
+      for (std::uint64_t i = 0; i < count; ++i) {
+        if (self.channel->send(1, {0, i, 0}, make_record({0, i, 0}, 1, bytes)) != Status::ok) return 1;
+      }
+      if (!eventually([&] { return self.channel->flushed(); })) return 2;
+      self.counters[0] = 1;
+      _exit(0);
+    }
+    Obstacle obstacle;
+    self.rendezvous->add(&obstacle);
+    if (!eventually([&] { return obstacle.reached.load(); })) return 3;
+    self.barrier();
+    if (!eventually([&] { return self.counters[0].load() == 1; })) return 4;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it has ended
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      static_cast<void>(self.channel->send(0, {1, i, 0}, make_record({1, i, 0}, 0, 100)));
+    }
+    obstacle.gone = true;
+    self.rendezvous->remove(&obstacle);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const auto record = await_record(*self.channel, {0, i, 0});
+      if (record == nullptr || *record != *make_record({0, i, 0}, 1, bytes)) return 5;
+    }
+    if (!eventually([&] { return self.channel->flushed(); })) return 6;
+    switcher::Bytes none;
+    return eventually([&] { return self.channel->find({0, count, 0}, &none) == Arrival::lost; }) ? 0 : 7;
+  });
+  CHECK(statuses == std::vector<int>{0, 0});
+}
+
 }  // namespace
 }  // namespace zipccl::test
