@@ -5,6 +5,7 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 BUILD=$(realpath -m "${ZIPCCL_BUILD:-$ROOT/build}")
 unset ZIPCCL_BUILD  # the library would warn of it as an unknown variable of its own
+# shellcheck disable=SC2034  # for the scripts
 ZIPCCL=(env "ZIPCCL_BUILD=$BUILD" "$ROOT/scripts/zipccl")
 MESON=meson
 
@@ -39,10 +40,11 @@ install_packages() {
   fi
   if command -v apt-get >/dev/null && [ "${root[*]}" != false ]; then
     say "installing ${missing[*]}"
-    "${root[@]}" apt-get update -qq &&
-      "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        "${missing[@]}" >/dev/null ||
+    if ! "${root[@]}" apt-get update -qq ||
+      ! "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        "${missing[@]}" >/dev/null; then
       say "apt-get failed; the build goes on without"
+    fi
   else
     say "missing, and not installed (no apt-get, or no right to use it): ${missing[*]}"
   fi
@@ -87,7 +89,7 @@ build() {
   find_meson
   find_nvcc
   local options=()
-  command -v nvcc >/dev/null && options+=('-Dgpu_archs=8.0,9.0')
+  command -v nvcc >/dev/null && options+=('-Dgpu_archs=8.0,9.0+PTX')
   mkdir -p "$BUILD"
   if [ ! -f "$BUILD/build.ninja" ]; then
     say "configuring $BUILD"

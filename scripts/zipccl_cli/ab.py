@@ -163,6 +163,11 @@ def _run_all(options, command, library, folder):
 def main(options, command):
     logs.parse([], options.parse)  # a wrong expression is found before the first run
     library = paths.library(options.lib)
+    # What cannot be written is found before the first run, too.
+    if options.reports:
+        pathlib.Path(options.reports).mkdir(parents=True, exist_ok=True)
+    if options.json:
+        paths.writable(options.json)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="zipccl-ab-"))
     try:
         runs, complete = _run_all(options, command, library, folder)
@@ -188,6 +193,5 @@ def main(options, command):
 
 
 def _keep(source, target):
-    target.mkdir(parents=True, exist_ok=True)
     for report in source.glob("*.json"):
         shutil.copy(report, target / report.name)

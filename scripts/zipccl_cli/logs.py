@@ -34,7 +34,10 @@ class Parsed:
 
 def pattern(name):
     """A name of FORMATS, or a regular expression of the user's."""
-    expression = re.compile(FORMATS.get(name, name))
+    try:
+        expression = re.compile(FORMATS.get(name, name))
+    except re.error as error:
+        raise ValueError(f"'{name}' is no regular expression: {error}") from error
     if not {"step", "loss"} <= set(expression.groupindex):
         raise ValueError(f"'{name}' is none of {', '.join(FORMATS)}, auto, and no regular expression with the named "
                          "groups step and loss (and time_ms)")

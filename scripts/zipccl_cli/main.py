@@ -18,7 +18,10 @@ def split_command(arguments):
 
 def run_command(options, command):
     environment = {**os.environ, "LD_PRELOAD": paths.with_preload(paths.library(options.lib))}
-    os.execvpe(command[0], command, environment)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:  # names the last folder of PATH
+        raise OSError(error.errno, error.strerror, command[0]) from error
 
 
 def ranks_command(options, command):
@@ -34,7 +37,7 @@ def parser():
     run.set_defaults(call=run_command, takes_command=True)
 
     compare = commands.add_parser("ab", help="run a job without and with zipccl in turn: zipccl ab -- COMMAND")
-    compare.add_argument("--repeat", type=int, metavar="N", default=3, help="runs of each kind (3)")
+    compare.add_argument("--repeat", type=perf.positive, metavar="N", default=3, help="runs of each kind (3)")
     compare.add_argument("--parse", default="auto", metavar="FORMAT", help="torchtitan, megatron, job, auto, or a "
                          "regular expression with the groups step, loss and time_ms (auto)")
     compare.add_argument("--skip-steps", type=int, metavar="N", default=2,
@@ -48,12 +51,16 @@ def parser():
 
     ranks = commands.add_parser("ranks", help="start ranks on this machine, several on one GPU if need be: "
                                 "zipccl ranks N -- COMMAND")
-    ranks.add_argument("ranks", type=int, metavar="N", help="number of ranks")
+    ranks.add_argument("ranks", type=perf.positive, metavar="N", help="number of ranks")
     ranks.add_argument("--share-gpu", action="store_true", help="let ranks share GPUs although there are enough")
     ranks.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of the job")
     ranks.set_defaults(call=ranks_command, takes_command=True)
 
-    measure = commands.add_parser("perf", help="benchmarks; sizes are bytes or have a suffix K, M or G")
+    for subcommand in (run, compare, ranks):
+        subcommand.usage = subcommand.format_usage().removeprefix("usage: ").rstrip() + " -- COMMAND"
+
+    measure = commands.add_parser("perf", help="benchmarks (all-gather, codec); sizes are bytes or have a suffix K, M "
+                                  "or G")
     benchmarks = measure.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     all_gather = benchmarks.add_parser("all-gather",
                                         help="native and compressed in turn; sizes are of the total output")
@@ -74,7 +81,10 @@ def main(arguments):
     arguments, command = split_command(arguments)
     try:
         top = parser()
-        options = top.parse_args(arguments)
+        options, unknown = top.parse_known_args(arguments)
+        if unknown:
+            hint = "; write the command after --" if options.takes_command and not command else ""
+            top.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         if options.takes_command and not command:
             top.error("no command: write it after --")
         return options.call(options, command)

@@ -26,8 +26,7 @@ def library(given=None):
     """libzipccl.so: as given, from ZIPCCL_LIB, from the build folder."""
     path = pathlib.Path(given or _LIBRARY or build_folder() / "interpose" / "libzipccl.so")
     if not path.is_file():
-        raise Missing(f"no library at {path}: build it (meson setup build && ninja -C build) or name it with --lib "
-                      "or ZIPCCL_LIB")
+        raise Missing(f"no library at {path}: build it with scripts/demo, or name it with --lib or ZIPCCL_LIB")
     return path.resolve()
 
 
@@ -35,8 +34,17 @@ def program(name):
     """A test program or benchmark of the build."""
     for path in build_folder().glob(f"test/*/{name}"):
         return path
-    raise Missing(f"no {name} in {build_folder()}: build it (meson setup build && ninja -C build) or name another "
-                  "build folder with ZIPCCL_BUILD")
+    raise Missing(f"no {name} in {build_folder()}: build it with scripts/test (programs for GPUs need nvcc), or name "
+                  "another build folder with ZIPCCL_BUILD")
+
+
+def writable(path):
+    """Raises OSError if the file cannot be written; leaves everything as it was."""
+    existed = os.path.exists(path)
+    with open(path, "a", encoding="utf-8"):
+        pass
+    if not existed:
+        os.remove(path)
 
 
 def with_preload(path, environment=None):

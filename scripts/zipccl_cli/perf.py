@@ -1,5 +1,6 @@
 """zipccl perf: launches the benchmarks and prints nccl-tests' columns with ours behind."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -73,6 +74,8 @@ def _hook_table(measured):
 
 def all_gather(options):
     binary, environment, ranks = _backend(options)
+    if options.json:
+        paths.writable(options.json)
     if not options.no_preload:
         environment["LD_PRELOAD"] = paths.with_preload(paths.library(options.lib))
     with tempfile.TemporaryDirectory(prefix="zipccl-perf-") as folder:
@@ -88,6 +91,8 @@ def all_gather(options):
     if status != 0:
         print(f"zipccl: the benchmark ended with status {status}", file=sys.stderr)
     if not measured:
+        if status == 0:
+            print(f"zipccl: no size from {options.smallest} to {options.largest}", file=sys.stderr)
         return status or 1
     rate = environment.get("STANDIN_RATE_MBPS")
     backend = f"stand-in NCCL with {rate} MB/s a link" if rate else "NCCL"
@@ -117,6 +122,13 @@ def codec(options):
     return status
 
 
+def positive(text):
+    """Type of an option: a whole number above zero."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of at least 1")
+    return int(text)
+
+
 def _add_common_arguments(parser, largest, factor):
     parser.add_argument("-b", dest="smallest", default="1M", metavar="BYTES", help="smallest size (1M)")
     parser.add_argument("-e", dest="largest", default=largest, metavar="BYTES", help=f"largest size ({largest})")
@@ -138,13 +150,13 @@ def add_codec_arguments(parser):
 def add_all_gather_arguments(parser):
     _add_common_arguments(parser, "256M", "2")
     parser.add_argument("-i", dest="increment", metavar="BYTES", help="step between sizes, instead of -f")
-    parser.add_argument("-g", dest="gpus", type=int, metavar="N", help="same as --ranks")
+    parser.add_argument("-g", dest="gpus", type=positive, metavar="N", help="same as --ranks")
     parser.add_argument("-c", dest="check", type=int, choices=(0, 1), default=1, help="compare every byte (1)")
     parser.add_argument("-d", dest="type", metavar="TYPE", default="bfloat16", help="data type (bfloat16)")
     parser.add_argument("-o", dest="operator", metavar="OP", help="ignored: an all-gather has no reduction")
     parser.add_argument("--input", metavar="KIND", default="recorded",
                         help="normal, random, zeros or recorded[:PREFIX of file names] (recorded:weights)")
-    parser.add_argument("--ranks", type=int, metavar="N", help="processes (2, or one a GPU)")
+    parser.add_argument("--ranks", type=positive, metavar="N", help="processes (2, or one a GPU)")
     parser.add_argument("--share-gpu", action="store_true", help="let ranks share GPUs although there are enough")
     parser.add_argument("--out-of-place", action="store_true", help="separate send buffers (default: in place)")
     parser.add_argument("--hook", action="store_true", help="price the interception of calls that stay native instead")
