@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <numeric>
 #include <utility>
@@ -32,6 +33,12 @@ std::optional<std::uint64_t> automatic_min(switcher::LinkClass slowest_link) {
 }
 
 constexpr std::string_view prefix = "ZIPCCL";
+
+// In any case, as NCCL takes its words.
+bool same_word(std::string_view one, std::string_view other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                    [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+}
 
 std::optional<std::uint64_t> parse_number(std::string_view text) {
   std::uint64_t value = 0;
@@ -84,8 +91,8 @@ std::string unknown_warning(std::string_view name) {
 }  // namespace
 
 std::optional<bool> Switch::parse(std::string_view text) {
-  if (text == "on" || text == "off") {
-    return text == "on";
+  if (same_word(text, "on") || same_word(text, "off")) {
+    return same_word(text, "on");
   }
   return std::nullopt;
 }
@@ -151,7 +158,8 @@ std::optional<std::string> Text::parse(std::string_view text) { return std::stri
 
 std::optional<LogLevel> Level::parse(std::string_view text) {
   constexpr std::array<std::string_view, 5> levels = {"NONE", "ERROR", "WARN", "INFO", "TRACE"};
-  const auto level = std::find(levels.begin(), levels.end(), text);
+  const auto level =
+      std::find_if(levels.begin(), levels.end(), [&](std::string_view one) { return same_word(text, one); });
   return level == levels.end() ? std::nullopt : std::optional(static_cast<LogLevel>(level - levels.begin()));
 }
 

@@ -18,7 +18,8 @@
     "device memory of one communicator for compressed data, in MiB; the ranks agree on the smallest")               \
   X(ignore_max_connections, "ZIPCCL_IGNORE_MAX_CONNECTIONS", Flag, "0", "0, 1",                                     \
     "1: compress all-gathers although CUDA_DEVICE_MAX_CONNECTIONS is below 8; must be the same on all ranks")       \
-  X(report_directory, "ZIPCCL_REPORT", Text, "", "a folder", "where each process writes its report, as JSON")       \
+  X(report_directory, "ZIPCCL_REPORT", Text, "", "a folder",                                                        \
+    "where each process writes its report, as JSON; made if it does not exist")                                     \
   X(nccl_library, "ZIPCCL_NCCL_LIB", Text, "", "path of a shared library",                                          \
     "the NCCL to use, instead of the one that the process has loaded")                                              \
   X(socket_interfaces, "ZIPCCL_SOCKET_IFNAME", Text, "", "as NCCL_SOCKET_IFNAME",                                   \

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -51,7 +52,10 @@ Json to_json(const Bucket& bucket) {
     result["raw_bytes"] = value(bucket.raw_bytes);
     result["wire_bytes"] = wire;
     result["ratio"] = static_cast<double>(value(bucket.raw_bytes)) / static_cast<double>(wire);
-    result["values"] = value(bucket.values);
+  }
+  // Only where the host sees the headers (exchange mode exact); otherwise the communicator's "exchange" has them.
+  if (const std::uint64_t values = value(bucket.values); values > 0) {
+    result["values"] = values;
     result["escapes"] = value(bucket.escapes);
     result["overflow_chunks"] = value(bucket.overflow_chunks);
     result["overflow_bytes"] = value(bucket.overflow_bytes);
@@ -186,6 +190,8 @@ class Writer {
     const std::string temporary = path + ".tmp";
     // A name in the user's environment may hold bytes that are not UTF-8.
     const std::string text = document().dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    std::error_code error;
+    std::filesystem::create_directories(directory_, error);  // a failure shows when the file is opened
     std::FILE* file = std::fopen(temporary.c_str(), "we");
     bool good = file != nullptr;
     if (good) {

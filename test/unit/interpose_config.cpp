@@ -46,6 +46,8 @@ TEST_CASE("accepted values") {
   CHECK(parse_configuration({{"ZIPCCL_POOL", "1024"}}).agreement(0, LinkClass::network).pool_fraction == 16384);
   CHECK(parse_configuration({{"ZIPCCL_IGNORE_MAX_CONNECTIONS", "1"}}).settings.ignore_max_connections);
   CHECK(parse_configuration({{"ZIPCCL_DEBUG", "TRACE"}}).settings.debug == LogLevel::trace);
+  CHECK(parse_configuration({{"ZIPCCL_DEBUG", "info"}}).settings.debug == LogLevel::info);
+  CHECK(!parse_configuration({{"ZIPCCL", "OFF"}}).settings.enabled);
   CHECK(parse_configuration({{"ZIPCCL_REPORT", "/tmp/a b"}}).settings.report_directory == "/tmp/a b");
 }
 
@@ -85,7 +87,7 @@ TEST_CASE("a wrong value is one error that says what is accepted, and leaves the
                                                                        {"ZIPCCL_STAGING_MB", "65537"},
                                                                        {"ZIPCCL_POOL", "1025"},
                                                                        {"ZIPCCL_IGNORE_MAX_CONNECTIONS", "yes"},
-                                                                       {"ZIPCCL_DEBUG", "info"}}));
+                                                                       {"ZIPCCL_DEBUG", "verbose"}}));
   CAPTURE(name, value);
   const Configuration own = parse_configuration({{name, value}});
   REQUIRE(own.errors.size() == 1);
