@@ -94,7 +94,8 @@ struct MessageWriter {
   std::uint64_t pool_end = 0;      // bytes of the pool section in use
   std::uint64_t overflow_end = 0;  // bytes of the overflow in use
   bool released = false;           // while the overflow's former content was being shipped
-  std::array<std::uint8_t, raw_entry_units * unit_bytes> discarded;  // for entries of the overflow after a release
+  // For entries of the overflow after a release.
+  std::array<std::uint8_t, std::size_t{raw_entry_units} * unit_bytes> discarded;
 
   // Before the first entry goes there.
   void wait_for_overflow() {

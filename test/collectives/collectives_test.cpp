@@ -159,7 +159,8 @@ class Suite {
     finish(first.finish(streams_[0]) + second.finish(streams_[0]));
     std::vector<float> total(count);
     backend_->download(total.data(), sums, count * sizeof(float));
-    const auto expected = static_cast<float>(rank_.size() * (rank_.size() + 1) / 2);
+    const int sum_of_ranks = rank_.size() * (rank_.size() + 1) / 2;
+    const auto expected = static_cast<float>(sum_of_ranks);
     finish(std::count(total.begin(), total.end(), expected) != static_cast<std::ptrdiff_t>(count));
     std::vector<std::uint8_t> got(count);
     backend_->download(got.data(), sent + count, count);

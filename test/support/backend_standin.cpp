@@ -2,10 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "codec/host_runtime.h"
 #include "test/support/backend.hpp"
-
-extern "C" const zipccl_host_runtime_v1 zipccl_host_runtime;
 
 namespace zipccl::test {
 
