@@ -4,6 +4,7 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 BUILD=$(realpath -m "${ZIPCCL_BUILD:-$ROOT/build}")
+GIVEN_BUILD=${ZIPCCL_BUILD:-}
 unset ZIPCCL_BUILD  # the library would warn of it as an unknown variable of its own
 # shellcheck disable=SC2034  # for the scripts
 ZIPCCL=(env "ZIPCCL_BUILD=$BUILD" "$ROOT/scripts/zipccl")
@@ -81,6 +82,15 @@ find_meson() {
 find_nvcc() {
   if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then
     PATH=/usr/local/cuda/bin:$PATH
+  fi
+}
+
+# For what only runs a build: one that was named is taken as it is, wherever it was made.
+take_or_build() {
+  if [ -n "$GIVEN_BUILD" ] && [ -f "$BUILD/interpose/libzipccl.so" ]; then
+    say "using the build in $BUILD"
+  else
+    build
   fi
 }
 
