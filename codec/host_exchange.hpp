@@ -1,4 +1,4 @@
-// What the host engine needs to share overflow.hpp's structures with a CPU thread.
+// How CPU threads share overflow.hpp's structures: the host engine's, and the one that serves kernels.
 #pragma once
 
 #include <atomic>

@@ -5,23 +5,17 @@
 #include <new>
 #include <utility>
 
+#include "codec/host_exchange.hpp"
+
 namespace zipccl::collectives {
 
 namespace {
 
+using codec::load_acquire;
+using codec::store_release;
+
 constexpr std::size_t halves = 2;
 constexpr std::size_t device_line = 128;  // the halves' time stamps must not share one
-
-// Fields of mapped memory that the other side writes or reads.
-template <typename Field>
-Field load(const Field& field) {
-  return std::atomic_ref<Field>(const_cast<Field&>(field)).load(std::memory_order_acquire);
-}
-
-template <typename Field>
-void store(Field& field, Field value) {
-  std::atomic_ref<Field>(field).store(value, std::memory_order_release);
-}
 
 }  // namespace
 
@@ -107,7 +101,8 @@ codec::PatchJob OverflowPort::patch_job(std::uint64_t half, const codec::DecodeJ
 
 bool OverflowPort::poll() {
   // Asked first: a chunk that has finished has posted before, so what is shipped below includes it.
-  const bool busy = load(*released_) == 0 && load(counters_->finished) < enqueued_.load(std::memory_order_acquire);
+  const bool busy =
+      load_acquire(*released_) == 0 && load_acquire(counters_->finished) < enqueued_.load(std::memory_order_acquire);
   for (std::size_t half = 0; half < halves; ++half) {
     ship(half);
   }
@@ -117,7 +112,7 @@ bool OverflowPort::poll() {
 
 void OverflowPort::ship(std::size_t half) {
   codec::OverflowNotice& notice = notices_[half];
-  const std::uint64_t posted = load(notice.posted);
+  const std::uint64_t posted = load_acquire(notice.posted);
   if (posted == notice.drained) {
     return;
   }
@@ -129,11 +124,11 @@ void OverflowPort::ship(std::size_t half) {
       status != Status::ok) {
     fault_.store(status);
   }
-  store(notice.drained, posted);  // after the transport has it: see flushed()
+  store_release(notice.drained, posted);  // after the transport has it: see flushed()
 }
 
 void OverflowPort::answer() {
-  const std::uint64_t ticket = load(mailbox_->ticket);
+  const std::uint64_t ticket = load_acquire(mailbox_->ticket);
   if (ticket == mailbox_->answered) {
     return;
   }
@@ -157,19 +152,19 @@ void OverflowPort::answer() {
       transport_->drop(id);
     }
   }
-  store(mailbox_->answered, ticket);
+  store_release(mailbox_->answered, ticket);
 }
 
-void OverflowPort::release() { store(*released_, std::uint32_t{1}); }
+void OverflowPort::release() { store_release(*released_, std::uint32_t{1}); }
 
 Status OverflowPort::status() const {
   const Status fault = fault_.load();
-  return fault != Status::ok ? fault : static_cast<Status>(load(counters_->status));
+  return fault != Status::ok ? fault : static_cast<Status>(load_acquire(counters_->status));
 }
 
 bool OverflowPort::flushed() const {
   for (std::size_t half = 0; half < halves; ++half) {
-    if (load(notices_[half].drained) != load(notices_[half].posted)) {
+    if (load_acquire(notices_[half].drained) != load_acquire(notices_[half].posted)) {
       return false;
     }
   }
@@ -177,7 +172,7 @@ bool OverflowPort::flushed() const {
 }
 
 bool OverflowPort::quiet() const {
-  return load(counters_->finished) >= enqueued_.load(std::memory_order_acquire) && flushed();
+  return load_acquire(counters_->finished) >= enqueued_.load(std::memory_order_acquire) && flushed();
 }
 
 }  // namespace zipccl::collectives
