@@ -22,7 +22,7 @@ Bytes concatenated(std::size_t bytes, int rank_count, int purpose = 0) {
 }
 
 std::uint16_t bfloat16(float value) {  // of values that it represents exactly
-  std::uint32_t bits;
+  std::uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
   return static_cast<std::uint16_t>(bits >> 16);
 }

@@ -31,7 +31,9 @@ TEST_CASE("creation returns when all ranks have entered and ignores foreign byte
   REQUIRE(all_zero(run_ranks(3, [](int rank, const ncclUniqueId& given) {
     ncclUniqueId id = given;
     if (rank == 0) {
-      for (int byte = 36; byte < NCCL_UNIQUE_ID_BYTES; ++byte) EXPECT(id.internal[byte] == 0);
+      for (int byte = 36; byte < NCCL_UNIQUE_ID_BYTES; ++byte) {
+        EXPECT(id.internal[byte] == 0);
+      }
     }
     std::memset(id.internal + 64, rank, 64);
     if (rank == 2) sleep_ms(200);
@@ -166,8 +168,12 @@ TEST_CASE("one process can hold all ranks") {
     }
     EXPECT_SUCCESS(ncclGroupEnd());
     synchronize(nullptr);
-    for (const auto& result : results) EXPECT((result == std::vector<int>{0, 1, 2, 3}));
-    for (ncclComm_t comm : comms) EXPECT_SUCCESS(ncclCommDestroy(comm));
+    for (const auto& result : results) {
+      EXPECT((result == std::vector<int>{0, 1, 2, 3}));
+    }
+    for (ncclComm_t comm : comms) {
+      EXPECT_SUCCESS(ncclCommDestroy(comm));
+    }
   })));
 }
 
@@ -196,7 +202,9 @@ TEST_CASE("several ranks and communicators are made in one group") {
         EXPECT((results[local] == std::vector<int>{0, 1, 2, 3}));
       }
     }
-    for (ncclComm_t comm : comms) EXPECT_SUCCESS(ncclCommDestroy(comm));
+    for (ncclComm_t comm : comms) {
+      EXPECT_SUCCESS(ncclCommDestroy(comm));
+    }
   })));
 }
 

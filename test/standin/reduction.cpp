@@ -38,7 +38,7 @@ struct Float16 {
   static float load(Stored stored) {
     const int exponent = (stored >> 10) & 31;
     const int mantissa = stored & 0x3ff;
-    float magnitude;
+    float magnitude = 0;
     if (exponent == 31) {
       magnitude = mantissa == 0 ? INFINITY : NAN;
     } else if (exponent == 0) {
@@ -96,8 +96,8 @@ Value combine(ncclRedOp_t op, Value left, Value right) {
   if (op == ncclMax) return std::max(left, right);
   if (op == ncclMin) return std::min(left, right);
   if constexpr (std::is_integral_v<Value>) {
-    const auto a = static_cast<std::uint64_t>(left);
-    const auto b = static_cast<std::uint64_t>(right);
+    const auto a = static_cast<std::uint64_t>(static_cast<std::int64_t>(left));  // keeps the sign
+    const auto b = static_cast<std::uint64_t>(static_cast<std::int64_t>(right));
     return static_cast<Value>(op == ncclSum ? a + b : a * b);
   } else {
     return op == ncclSum ? left + right : left * right;

@@ -57,7 +57,7 @@ Verdict gather(const FileDescriptor& listener, int rank_count, const WakeSignal&
 }
 
 void lead(const Token& token, int rank_count, const WakeSignal& wake, Meeting* meeting) {
-  Verdict verdict;
+  Verdict verdict{};
   {
     const FileDescriptor listener = listen_as(token, 0);
     verdict = gather(listener, rank_count, wake, meeting);
