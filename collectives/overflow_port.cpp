@@ -171,8 +171,4 @@ bool OverflowPort::flushed() const {
   return transport_->flushed();
 }
 
-bool OverflowPort::quiet() const {
-  return load_acquire(counters_->finished) >= enqueued_.load(std::memory_order_acquire) && flushed();
-}
-
 }  // namespace zipccl::collectives

@@ -66,8 +66,6 @@ class OverflowPort {
   Status status() const;
   // Everything that encodes have posted has left the process. Says nothing of encodes that have yet to run.
   bool flushed() const;
-  // All enqueued chunks are done and flushed().
-  bool quiet() const;
 
   const codec::ExchangeCounters& counters() const { return *counters_; }
   std::uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }

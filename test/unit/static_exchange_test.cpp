@@ -208,19 +208,19 @@ TEST_CASE("nothing leaves by the channel unless a pool is too small") {
     REQUIRE(state->port().counters().overflow_messages == 0);
     REQUIRE(state->port().counters().values == 200000);
     REQUIRE(state->port().counters().escapes > 2000);
-    REQUIRE(state->port().quiet());
+    REQUIRE(state->port().flushed());
   }
   ranks.gather(100000, Data::random, 2);
   ranks.require_equal();
   for (auto& state : ranks.states) {
     REQUIRE(state->port().sent_bytes() > 90000);
     REQUIRE(state->port().counters().overflow_messages == 2);
-    REQUIRE(state->port().quiet());
+    REQUIRE(state->port().flushed());
     REQUIRE(state->transport->wakes == 2);
   }
 }
 
-TEST_CASE("a port is not quiet before what its kernels have posted has left, also after a release") {
+TEST_CASE("a port is not flushed before what its kernels have posted has left, also after a release") {
   const bool released = GENERATE(false, true);
   StaticRanks ranks(2, 0);
   OverflowPort& port = ranks.states[0]->port();
@@ -230,14 +230,13 @@ TEST_CASE("a port is not quiet before what its kernels have posted has left, als
     std::this_thread::yield();
   }
   CHECK_FALSE(port.flushed());
-  CHECK_FALSE(port.quiet());
   if (released) {
     port.release();
   }
   ranks.paused = -1;
   gatherer.join();
   ranks.require_equal();
-  CHECK(port.quiet());
+  CHECK(port.flushed());
   CHECK_FALSE(ranks.states[0]->transport->flushed_too_early);
 }
 
