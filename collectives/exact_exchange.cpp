@@ -18,9 +18,6 @@ constexpr auto error_check_time = std::chrono::milliseconds(10);
 }  // namespace
 
 Outcome ExactLane::encode_next() {
-  if (const Outcome outcome = alive(); !outcome.ok()) {
-    return outcome;
-  }
   if (const Outcome outcome = begin_next(); !outcome.ok()) {
     return outcome;
   }

@@ -40,11 +40,11 @@ class GatherChunks {
   Communicator& communicator() const { return communicator_; }
   bool has_next() const { return next_call_ < calls_.size(); }
 
+  Outcome alive() const;      // after an abort the handle must not be used any more
   Outcome exchange_static();  // inside a real group: the current chunk's all-gather
   void abandon() const;       // after a failure: what was enqueued may still use the staging
 
  protected:
-  Outcome alive() const;  // after an abort the handle must not be used any more
   // Moves on to the next chunk, which becomes current(); the stream then waits for the communicator's previous one. An
   // out-of-place call's own shard is copied with its first chunk.
   Outcome begin_next();
@@ -115,7 +115,10 @@ template <typename Lane, typename AfterRound>
 Outcome run_lanes(std::vector<std::unique_ptr<Lane>> lanes, AfterRound after_round) {
   const NcclTable& nccl = *lanes.front()->communicator().nccl;
   while (!lanes.empty()) {
-    Outcome outcome = for_each_lane(lanes, [](Lane& lane) { return lane.encode_next(); });
+    Outcome outcome = for_each_lane(lanes, [](Lane& lane) {
+      const Outcome alive = lane.alive();
+      return alive.ok() ? lane.encode_next() : alive;
+    });
     if (outcome.ok()) {
       outcome = in_group(nccl, [&] { return for_each_lane(lanes, [](Lane& lane) { return lane.exchange_static(); }); });
     }

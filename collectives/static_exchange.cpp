@@ -5,9 +5,6 @@
 namespace zipccl::collectives {
 
 Outcome StaticLane::encode_next() {
-  if (const Outcome outcome = alive(); !outcome.ok()) {
-    return outcome;
-  }
   OverflowPort& port = *communicator().staging->overflow();
   if (const Status fault = port.status(); fault != Status::ok) {
     return Outcome::of(fault);

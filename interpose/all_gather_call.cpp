@@ -15,8 +15,6 @@ using collectives::AllGatherCall;
 using collectives::Collective;
 using collectives::Route;
 
-constexpr std::uint64_t value_bytes = 2;  // bfloat16, the only type with a compressed route
-
 std::uint64_t bytes_of(ncclDataType_t dtype) {
   switch (dtype) {
     case ncclFloat16:
@@ -45,7 +43,7 @@ Route route_of(const CommState& state, const void* send, const void* receive, st
   if (const Route route = collectives::route_all_gather(communicator, count, dtype); route != Route::compressed) {
     return route;
   }
-  const std::uint64_t bytes = count * value_bytes;
+  const std::uint64_t bytes = count * bytes_of(dtype);
   if (state.registered.overlaps(send, bytes) ||
       state.registered.overlaps(receive, bytes * static_cast<std::uint64_t>(communicator.rank_count))) {
     return Route::registered;

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdio>
+#include <map>
+#include <mutex>
 
 namespace zipccl::interpose {
 
@@ -71,9 +73,7 @@ std::vector<std::string> ask(const Nvml& nvml, const std::string& device) {
   return peers;
 }
 
-}  // namespace
-
-std::vector<std::string> nvlink_peers(const std::string& device) {
+std::vector<std::string> load_and_ask(const std::string& device) {
   std::vector<std::string> peers;
   void* library = device.empty() ? nullptr : dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -85,6 +85,19 @@ std::vector<std::string> nvlink_peers(const std::string& device) {
   }
   dlclose(library);
   return peers;
+}
+
+}  // namespace
+
+std::vector<std::string> nvlink_peers(const std::string& device) {
+  static std::mutex mutex;
+  static auto* const known = new std::map<std::string, std::vector<std::string>>;
+  const std::lock_guard lock(mutex);
+  const auto [place, fresh] = known->try_emplace(device);
+  if (fresh) {
+    place->second = load_and_ask(device);
+  }
+  return place->second;
 }
 
 }  // namespace zipccl::interpose

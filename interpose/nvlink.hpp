@@ -1,5 +1,5 @@
 // Which GPUs of this host a GPU reaches over NVLink, asked of NVIDIA's management library, which every driver brings
-// and which is loaded only for the question.
+// and which is loaded only for the question, once for each GPU.
 #pragma once
 
 #include <string>

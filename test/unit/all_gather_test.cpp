@@ -8,7 +8,7 @@
 
 #include "test/support/data.hpp"
 #include "test/unit/catch.hpp"
-#include "test/unit/loopback.hpp"
+#include "test/unit/gather_ranks.hpp"
 
 using namespace zipccl;
 using namespace zipccl::collectives;
@@ -19,39 +19,13 @@ using test::LoopbackWorld;
 
 namespace {
 
-constexpr std::uint64_t staging_bytes = 2 << 20;
+constexpr std::uint64_t staging_bytes = test::gather_staging_bytes;
 
-struct RankState {
-  LoopbackRank rank;
-  LoopbackDevice device;
-  Statistics statistics;
-  Communicator communicator;
-  std::vector<std::uint16_t> output;
-  ncclResult_t result = ncclSuccess;
-  Status status = Status::ok;
-};
+using RankState = test::GatherRank;
 
-// One test's ranks, made and then run as threads.
-class Ranks {
+class Ranks : public test::GatherRanks {
  public:
-  explicit Ranks(int count, std::uint32_t pool_fraction = 16) : world(count) {
-    for (int rank = 0; rank < count; ++rank) {
-      states.push_back(std::make_unique<RankState>());
-      RankState& state = *states.back();
-      state.rank = {&world, rank, 0};
-      Communicator& communicator = state.communicator;
-      communicator.nccl = &test::loopback_table();
-      communicator.handle = state.rank.handle();
-      communicator.device = &state.device;
-      communicator.rank = rank;
-      communicator.rank_count = count;
-      communicator.agreement.pool_fraction = pool_fraction;
-      communicator.agreement.staging_bytes = staging_bytes;
-      communicator.agreement.all_gather = true;
-      communicator.statistics = &state.statistics;
-      REQUIRE(Staging::create(state.device, staging_bytes, count, false, &communicator.staging) == Status::ok);
-    }
-  }
+  explicit Ranks(int count, std::uint32_t pool_fraction = 16) : GatherRanks(count, Exchange::exact, pool_fraction) {}
 
   // All ranks gather `count` values of `kind` each, in place.
   void gather(std::uint64_t count, Data kind, std::uint64_t seed = 1) {
@@ -61,41 +35,6 @@ class Ranks {
     }
     gather_shards(shards);
   }
-
-  // As gather(), of given values: one shard a rank, all of one size.
-  void gather_shards(const std::vector<std::vector<std::uint16_t>>& shards) {
-    const std::uint64_t count = shards.front().size();
-    expected.clear();
-    for (const auto& shard : shards) {
-      expected.insert(expected.end(), shard.begin(), shard.end());
-    }
-    std::vector<std::thread> threads;
-    for (auto& made : states) {
-      threads.emplace_back([this, count, &state = *made] {
-        state.output.assign(expected.size(), 0xDEAD);
-        const auto own = static_cast<std::uint64_t>(state.rank.rank) * count;
-        std::copy_n(expected.data() + own, count, state.output.data() + own);
-        const AllGatherCall call = {&state.communicator, state.output.data() + own, state.output.data(), count,
-                                    nullptr};
-        state.result = all_gather({&call, 1}, &state.status);
-      });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-  }
-
-  void require_equal() const {
-    for (const auto& state : states) {
-      REQUIRE(state->result == ncclSuccess);
-      REQUIRE(state->status == Status::ok);
-      REQUIRE((state->output == expected));
-    }
-  }
-
-  LoopbackWorld world;
-  std::vector<std::unique_ptr<RankState>> states;
-  std::vector<std::uint16_t> expected;
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "collectives/all_gather.hpp"
 #include "test/support/data.hpp"
 #include "test/unit/catch.hpp"
-#include "test/unit/loopback.hpp"
+#include "test/unit/gather_ranks.hpp"
 
 using namespace zipccl;
 using namespace zipccl::collectives;
@@ -23,7 +23,7 @@ using test::LoopbackWorld;
 
 namespace {
 
-constexpr std::uint64_t staging_bytes = 2 << 20;
+constexpr std::uint64_t staging_bytes = test::gather_staging_bytes;
 
 // All ranks' records in one place; a rank can be made to lose its peers.
 class LoopbackRecords {
@@ -91,44 +91,21 @@ class LoopbackTransport final : public RecordTransport {
   std::uint32_t ranks_;
 };
 
-struct RankState {
-  LoopbackRank rank;
-  LoopbackDevice device;
-  Statistics statistics;
-  Communicator communicator;
-  std::unique_ptr<LoopbackTransport> transport;
-  std::vector<std::uint16_t> output;
-  ncclResult_t result = ncclSuccess;
-  Status status = Status::ok;
-
-  OverflowPort& port() { return *communicator.staging->overflow(); }
-};
-
-class StaticRanks {
+class StaticRanks : public test::GatherRanks {
  public:
-  explicit StaticRanks(int count, std::uint32_t pool_fraction) : world(count) {
-    for (int rank = 0; rank < count; ++rank) {
-      RankState& state = *states.emplace_back(std::make_unique<RankState>());
-      state.rank = {&world, rank, 0};
-      Communicator& communicator = state.communicator;
-      communicator.nccl = &test::loopback_table();
-      communicator.handle = state.rank.handle();
-      communicator.device = &state.device;
-      communicator.rank = rank;
-      communicator.rank_count = count;
-      communicator.agreement = {Exchange::fixed, pool_fraction, 0, staging_bytes, true};
-      communicator.statistics = &state.statistics;
-      REQUIRE(Staging::create(state.device, staging_bytes, count, true, &communicator.staging) == Status::ok);
-      state.transport = std::make_unique<LoopbackTransport>(records, static_cast<std::uint32_t>(rank),
-                                                            static_cast<std::uint32_t>(count));
-      state.transport->port = &state.port();
-      state.port().open(static_cast<std::uint32_t>(rank), state.transport.get());
+  explicit StaticRanks(int count, std::uint32_t pool_fraction) : GatherRanks(count, Exchange::fixed, pool_fraction) {
+    for (auto& state : states) {
+      const auto own = static_cast<std::uint32_t>(state->rank.rank);
+      auto& transport =
+          transports.emplace_back(std::make_unique<LoopbackTransport>(records, own, static_cast<std::uint32_t>(count)));
+      transport->port = &port(own);
+      port(own).open(own, transport.get());
     }
     helper = std::thread([this] {
       while (!stop) {
-        for (auto& state : states) {
-          if (state->rank.rank != paused) {
-            state->port().poll();
+        for (std::size_t rank = 0; rank < states.size(); ++rank) {
+          if (static_cast<int>(rank) != paused) {
+            port(rank).poll();
           }
         }
         std::this_thread::yield();
@@ -142,40 +119,20 @@ class StaticRanks {
   StaticRanks(const StaticRanks&) = delete;
   StaticRanks& operator=(const StaticRanks&) = delete;
 
+  OverflowPort& port(std::size_t rank) { return *states[rank]->communicator.staging->overflow(); }
+
   // All ranks gather `count` values of `kind` each, in place; with `only`, the other ranks' values are zeros.
   void gather(std::uint64_t count, Data kind, std::uint64_t seed, int only = -1) {
-    expected.clear();
-    for (std::uint64_t rank = 0; rank < states.size(); ++rank) {
-      const bool of_kind = only < 0 || rank == static_cast<std::uint64_t>(only);
-      const auto shard = test::make_data(of_kind ? kind : Data::zeros, count, seed * 100 + rank);
-      expected.insert(expected.end(), shard.begin(), shard.end());
+    std::vector<std::vector<std::uint16_t>> shards;
+    for (std::size_t rank = 0; rank < states.size(); ++rank) {
+      const bool of_kind = only < 0 || static_cast<int>(rank) == only;
+      shards.push_back(test::make_data(of_kind ? kind : Data::zeros, count, seed * 100 + rank));
     }
-    std::vector<std::thread> threads;
-    for (auto& made : states) {
-      threads.emplace_back([this, count, &state = *made] {
-        state.output.assign(expected.size(), 0xDEAD);
-        std::uint16_t* own = state.output.data() + static_cast<std::uint64_t>(state.rank.rank) * count;
-        std::copy_n(expected.data() + (own - state.output.data()), count, own);
-        const AllGatherCall call = {&state.communicator, own, state.output.data(), count, nullptr};
-        state.result = all_gather({&call, 1}, &state.status);
-      });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
+    gather_shards(shards);
   }
 
-  void require_equal() const {
-    for (const auto& state : states) {
-      REQUIRE(state->result == ncclSuccess);
-      REQUIRE((state->output == expected));
-    }
-  }
-
-  LoopbackWorld world;
   LoopbackRecords records;
-  std::vector<std::unique_ptr<RankState>> states;
-  std::vector<std::uint16_t> expected;
+  std::vector<std::unique_ptr<LoopbackTransport>> transports;
   std::atomic<bool> stop = false;
   std::atomic<int> paused = -1;  // the rank whose port is not polled
   std::thread helper;
@@ -203,27 +160,27 @@ TEST_CASE("nothing leaves by the channel unless a pool is too small") {
   StaticRanks ranks(2, 16);
   ranks.gather(100000, Data::normal, 1);
   ranks.require_equal();
-  for (auto& state : ranks.states) {
-    REQUIRE(state->port().sent_bytes() == 0);
-    REQUIRE(state->port().counters().overflow_messages == 0);
-    REQUIRE(state->port().counters().values == 200000);
-    REQUIRE(state->port().counters().escapes > 2000);
-    REQUIRE(state->port().flushed());
+  for (std::size_t rank = 0; rank < ranks.states.size(); ++rank) {
+    REQUIRE(ranks.port(rank).sent_bytes() == 0);
+    REQUIRE(ranks.port(rank).counters().overflow_messages == 0);
+    REQUIRE(ranks.port(rank).counters().values == 200000);
+    REQUIRE(ranks.port(rank).counters().escapes > 2000);
+    REQUIRE(ranks.port(rank).flushed());
   }
   ranks.gather(100000, Data::random, 2);
   ranks.require_equal();
-  for (auto& state : ranks.states) {
-    REQUIRE(state->port().sent_bytes() > 90000);
-    REQUIRE(state->port().counters().overflow_messages == 2);
-    REQUIRE(state->port().flushed());
-    REQUIRE(state->transport->wakes == 2);
+  for (std::size_t rank = 0; rank < ranks.states.size(); ++rank) {
+    REQUIRE(ranks.port(rank).sent_bytes() > 90000);
+    REQUIRE(ranks.port(rank).counters().overflow_messages == 2);
+    REQUIRE(ranks.port(rank).flushed());
+    REQUIRE(ranks.transports[rank]->wakes == 2);
   }
 }
 
 TEST_CASE("a port is not flushed before what its kernels have posted has left, also after a release") {
   const bool released = GENERATE(false, true);
   StaticRanks ranks(2, 0);
-  OverflowPort& port = ranks.states[0]->port();
+  OverflowPort& port = ranks.port(0);
   ranks.paused = 0;
   std::thread gatherer([&] { ranks.gather(50000, Data::random, 1, 0); });
   while (codec::load_acquire(port.counters().finished) == 0) {
@@ -237,18 +194,18 @@ TEST_CASE("a port is not flushed before what its kernels have posted has left, a
   gatherer.join();
   ranks.require_equal();
   CHECK(port.flushed());
-  CHECK_FALSE(ranks.states[0]->transport->flushed_too_early);
+  CHECK_FALSE(ranks.transports[0]->flushed_too_early);
 }
 
 TEST_CASE("a lost peer is an error only while its record is awaited") {
   StaticRanks ranks(2, 0);
-  ranks.states[1]->transport->lost = true;
+  ranks.transports[1]->lost = true;
   ranks.gather(50000, Data::zeros, 1);  // nothing is awaited
   ranks.require_equal();
-  ranks.states[0]->transport->mute = true;
+  ranks.transports[0]->mute = true;
   ranks.gather(50000, Data::random, 2);
-  REQUIRE(ranks.states[0]->port().status() == Status::ok);
-  REQUIRE(ranks.states[1]->port().status() == Status::connection_lost);
+  REQUIRE(ranks.port(0).status() == Status::ok);
+  REQUIRE(ranks.port(1).status() == Status::connection_lost);
   const AllGatherCall call = {&ranks.states[1]->communicator, ranks.states[1]->output.data(),
                               ranks.states[1]->output.data(), 1000, nullptr};
   Status status = Status::ok;
@@ -258,22 +215,22 @@ TEST_CASE("a lost peer is an error only while its record is awaited") {
 
 TEST_CASE("a record that cannot be sent is the sender's fault too, and stays") {
   StaticRanks ranks(2, 0);
-  ranks.states[0]->transport->broken = true;
-  ranks.states[1]->transport->lost = true;
+  ranks.transports[0]->broken = true;
+  ranks.transports[1]->lost = true;
   ranks.gather(50000, Data::random, 1);
-  REQUIRE(ranks.states[0]->port().status() == Status::out_of_memory);
-  REQUIRE(ranks.states[1]->port().status() == Status::connection_lost);
+  REQUIRE(ranks.port(0).status() == Status::out_of_memory);
+  REQUIRE(ranks.port(1).status() == Status::connection_lost);
 }
 
 TEST_CASE("an abort releases a patch that waits") {
   StaticRanks ranks(2, 0);
-  ranks.states[0]->transport->mute = true;
+  ranks.transports[0]->mute = true;
   std::thread aborter([&] {
-    while (ranks.states[1]->transport->wakes == 0) {
+    while (ranks.transports[1]->wakes == 0) {
       std::this_thread::yield();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    ranks.states[1]->port().release();
+    ranks.port(1).release();
   });
   ranks.gather(50000, Data::random, 1);
   aborter.join();
@@ -286,7 +243,7 @@ TEST_CASE("what kernels find wrong is kept, and the next call returns it") {
   ranks.world.fault_call = 1;
   ranks.world.fault_byte = 8;  // of the header: the count
   ranks.gather(5000, Data::normal, 1);
-  REQUIRE(ranks.states[1]->port().status() == Status::bad_count);
+  REQUIRE(ranks.port(1).status() == Status::bad_count);
   const AllGatherCall call = {&ranks.states[1]->communicator, ranks.states[1]->output.data(),
                               ranks.states[1]->output.data(), 1000, nullptr};
   Status status = Status::ok;
