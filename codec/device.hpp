@@ -108,6 +108,10 @@ class Device {
   // Synchronous, for creation only: sets device memory to zero before anything is enqueued.
   virtual Status clear(void* pointer, std::size_t bytes) = 0;
 
+  // A stream of the highest priority that is not ordered with the legacy stream. May be destroyed while work is on it.
+  virtual Status create_stream(Stream* stream) = 0;
+  virtual void destroy_stream(Stream stream) = 0;
+
   virtual Status create_event(Event* event) = 0;  // without timing
   virtual void destroy_event(Event event) = 0;
   virtual Status record(Event event, Stream stream) = 0;

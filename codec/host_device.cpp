@@ -107,6 +107,10 @@ Status HostDevice::clear(void* pointer, std::size_t bytes) {
   return Status::ok;
 }
 
+Status HostDevice::create_stream(Stream* stream) { return check("stream_create", runtime_->stream_create(stream)); }
+
+void HostDevice::destroy_stream(Stream stream) { static_cast<void>(runtime_->stream_destroy(stream)); }
+
 Status HostDevice::create_event(Event* event) { return check("event_create", runtime_->event_create(event)); }
 
 void HostDevice::destroy_event(Event event) { static_cast<void>(runtime_->event_destroy(event)); }

@@ -31,6 +31,8 @@ class HostDevice final : public Device {
   void release_mapped(void* pointer) override;
   Status clear(void* pointer, std::size_t bytes) override;
 
+  Status create_stream(Stream* stream) override;
+  void destroy_stream(Stream stream) override;  // waits for the stream's work
   Status create_event(Event* event) override;
   void destroy_event(Event event) override;
   Status record(Event event, Stream stream) override;

@@ -25,6 +25,8 @@ struct Agreement {
   std::uint64_t min_bytes = 0;      // smallest output (all ranks' bytes) that is compressed
   std::uint64_t staging_bytes = 0;  // fixed room of this communicator
   bool all_gather = false;          // compress ncclAllGather
+  // Mode static: a call's chunks overlap on streams beside the caller's. Not if a rank is under rule R5's condition.
+  bool overlap = false;
 };
 
 struct Communicator {

@@ -72,9 +72,15 @@ Status Staging::reserve(bool with_overflow) {
         status != Status::ok) {
       return status;
     }
+    for (codec::Stream* stream : {&side_.encode, &side_.decode}) {
+      if (const Status status = device_.create_stream(stream); status != Status::ok) {
+        return status;
+      }
+    }
   }
   limit(bytes_);
-  return device_.create_event(&last_use_);
+  const Status status = device_.create_event(&handover_);
+  return status == Status::ok ? device_.create_event(&last_use_) : status;
 }
 
 void Staging::limit(std::uint64_t bytes) {
@@ -92,8 +98,15 @@ Staging::~Staging() {
       device_.destroy_event(half.done);
     }
   }
-  if (last_use_ != nullptr) {
-    device_.destroy_event(last_use_);
+  for (codec::Event event : {handover_, last_use_}) {
+    if (event != nullptr) {
+      device_.destroy_event(event);
+    }
+  }
+  for (codec::Stream stream : {side_.encode, side_.decode}) {
+    if (stream != nullptr) {
+      device_.destroy_stream(stream);
+    }
   }
   if (summaries_ != nullptr) {
     device_.release_mapped(summaries_);
@@ -111,6 +124,11 @@ Status Staging::begin(codec::Stream stream) { return used_ ? device_.wait(last_u
 Status Staging::end(codec::Stream stream) {
   used_ = true;
   return device_.record(last_use_, stream);
+}
+
+Status Staging::order(codec::Stream first, codec::Stream then) {
+  const Status status = device_.record(handover_, first);
+  return status == Status::ok ? device_.wait(handover_, then) : status;
 }
 
 Status Staging::idle(bool* done) {

@@ -145,6 +145,24 @@ class CudaDevice final : public Device {
     });
   }
 
+  Status create_stream(Stream* stream) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      int least = 0;
+      int greatest = 0;
+      const Status status =
+          check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+      return status == Status::ok
+                 ? check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate")
+                 : status;
+    });
+  }
+  void destroy_stream(Stream stream) override {
+    const CurrentContext current(calls_, context_);
+    const RelaxedCapture relaxed;
+    cudaStreamDestroy(stream);
+  }
+
   Status create_event(Event* event) override {
     return with_device([&] {
       cudaEvent_t created = nullptr;

@@ -43,6 +43,11 @@ class FakeDevice final : public codec::Device {
     std::memset(pointer, 0, bytes);
     return Status::ok;
   }
+  Status create_stream(codec::Stream* stream) override {
+    *stream = nullptr;
+    return Status::ok;
+  }
+  void destroy_stream(codec::Stream) override {}
   Status create_event(codec::Event* event) override {
     *event = this;
     return Status::ok;

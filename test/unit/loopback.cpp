@@ -46,7 +46,8 @@ ncclResult_t group_end() {
 // Whether this call is the one with the fault.
 bool faulty(LoopbackRank& self) {
   const LoopbackWorld& world = *self.world;
-  return ++self.calls == world.fault_call && self.rank == world.fault_rank;
+  const bool here = self.rank == world.fault_rank || world.fault_rank == LoopbackWorld::every_rank;
+  return ++self.calls == world.fault_call && here;
 }
 
 void receive_from(LoopbackRank& self, int sender, void* receive, bool corrupt) {
@@ -58,11 +59,16 @@ void receive_from(LoopbackRank& self, int sender, void* receive, bool corrupt) {
 }
 
 ncclResult_t all_gather(const void* send, void* receive, std::size_t count, ncclDataType_t, ncclComm_t comm,
-                        cudaStream_t) {
+                        cudaStream_t stream) {
   LoopbackRank& self = rank_of(comm);
   const bool fault = faulty(self);
   if (fault && self.world->fault_result != ncclSuccess) {
     return self.world->fault_result;
+  }
+  if (self.order != nullptr) {
+    self.order->step(stream);
+    self.order->reads(send, count, stream);
+    self.order->writes(receive, count * static_cast<std::size_t>(self.world->rank_count), stream);
   }
   submit([&self, send, receive, count, fault] {
     LoopbackWorld& world = *self.world;
@@ -157,18 +163,45 @@ Status LoopbackDevice::clear(void* pointer, std::size_t bytes) {
   return Status::ok;
 }
 
+Status LoopbackDevice::create_stream(codec::Stream* stream) {
+  void* memory = nullptr;
+  const Status status = allocate(&memory, 1);
+  *stream = static_cast<codec::Stream>(memory);
+  return status;
+}
+
 Status LoopbackDevice::create_event(codec::Event* event) { return allocate(event, 1); }
 
-void LoopbackDevice::destroy_event(codec::Event event) { release(event); }
+Status LoopbackDevice::record(codec::Event event, codec::Stream stream) {
+  const Status status = count();
+  if (status == Status::ok) {
+    order.record(event, stream);
+  }
+  return status;
+}
+
+Status LoopbackDevice::wait(codec::Event event, codec::Stream stream) {
+  const Status status = count();
+  if (status == Status::ok) {
+    order.wait(event, stream);
+  }
+  return status;
+}
 
 Status LoopbackDevice::query(codec::Event, bool* done) {
   *done = !never_done;
   return Status::ok;
 }
 
-Status LoopbackDevice::copy(void* destination, const void* source, std::size_t bytes, codec::Stream) {
+Status LoopbackDevice::copy(void* destination, const void* source, std::size_t bytes, codec::Stream stream) {
+  if (const Status status = count(); status != Status::ok) {
+    return status;
+  }
   std::memcpy(destination, source, bytes);
-  return count();
+  order.step(stream);
+  order.reads(source, bytes, stream);
+  order.writes(destination, bytes, stream);
+  return Status::ok;
 }
 
 Status LoopbackDevice::capturing(codec::Stream, bool* active) {
@@ -176,19 +209,50 @@ Status LoopbackDevice::capturing(codec::Stream, bool* active) {
   return Status::ok;
 }
 
-Status LoopbackDevice::encode(const codec::EncodeJob& job, codec::Stream) {
-  const Status status = codec::HostEngine<codec::Bf16Traits>::encode(job);
-  return status == Status::ok ? count() : status;
+Status LoopbackDevice::encode(const codec::EncodeJob& job, codec::Stream stream) {
+  if (const Status status = count(); status != Status::ok) {
+    return status;
+  }
+  order.step(stream);
+  order.reads(job.values, job.count * sizeof(std::uint16_t), stream);
+  order.writes(job.message, codec::Layout::of(job.count, job.pool_fraction).static_bytes, stream);
+  order.writes(job.scratch, codec::encode_scratch_bytes, stream);
+  order.writes(job.overflow, job.overflow_bytes, stream);
+  order.writes(job.started_ns, sizeof(*job.started_ns), stream);
+  return codec::HostEngine<codec::Bf16Traits>::encode(job);
 }
 
-Status LoopbackDevice::decode(const codec::DecodeJob& job, codec::Stream) {
-  const Status status = codec::HostEngine<codec::Bf16Traits>::decode(job);
-  return status == Status::ok ? count() : status;
+void LoopbackDevice::note(const codec::DecodeJob& job, codec::Stream stream) {
+  order.reads(job.messages, job.message_count * job.message_stride, stream);
+  order.writes(job.summaries, job.message_count * sizeof(codec::MessageSummary), stream);
+  for (std::uint32_t message = 0; message < job.message_count; ++message) {
+    if (message != job.skip) {
+      order.writes(static_cast<std::byte*>(job.values) + message * job.value_stride, job.count * sizeof(std::uint16_t),
+                   stream);
+    }
+  }
 }
 
-Status LoopbackDevice::patch(const codec::PatchJob& job, codec::Stream) {
-  const Status status = codec::HostEngine<codec::Bf16Traits>::patch(job);
-  return status == Status::ok ? count() : status;
+Status LoopbackDevice::decode(const codec::DecodeJob& job, codec::Stream stream) {
+  if (const Status status = count(); status != Status::ok) {
+    return status;
+  }
+  order.step(stream);
+  note(job, stream);
+  return codec::HostEngine<codec::Bf16Traits>::decode(job);
+}
+
+Status LoopbackDevice::patch(const codec::PatchJob& job, codec::Stream stream) {
+  if (const Status status = count(); status != Status::ok) {
+    return status;
+  }
+  order.step(stream);
+  note(job.decode, stream);
+  order.writes(job.room, job.room_bytes, stream);
+  order.writes(job.mailbox, sizeof(codec::Mailbox), stream);
+  order.writes(job.counters, sizeof(codec::ExchangeCounters), stream);
+  order.reads(job.started_ns, sizeof(*job.started_ns), stream);
+  return codec::HostEngine<codec::Bf16Traits>::patch(job);
 }
 
 }  // namespace zipccl::test

@@ -9,6 +9,7 @@
 
 #include "codec/device.hpp"
 #include "collectives/nccl_table.hpp"
+#include "test/unit/stream_order.hpp"
 
 namespace zipccl::test {
 
@@ -24,8 +25,10 @@ struct LoopbackWorld {
   std::barrier<> barrier;
   std::vector<Wire> wires;  // by rank, valid between two barriers
 
-  // The fault: on rank `fault_rank`, the `fault_call`th collective (from 1) returns `fault_result`, or if that is
-  // ncclSuccess the byte `fault_byte` of what rank 0 sent arrives inverted.
+  static constexpr int every_rank = -2;
+
+  // The fault: on rank `fault_rank`, or on every_rank, the `fault_call`th collective (from 1) returns `fault_result`,
+  // or if that is ncclSuccess the byte `fault_byte` of what rank 0 sent arrives inverted.
   int fault_rank = -1;
   int fault_call = 0;
   ncclResult_t fault_result = ncclSuccess;
@@ -39,6 +42,7 @@ struct LoopbackWorld {
 
 // The handle of this thread's rank; the table's functions find world and rank through it.
 struct LoopbackRank {
+  StreamOrder* order = nullptr;  // its device's; may be null
   LoopbackWorld* world = nullptr;
   int rank = 0;
   int calls = 0;
@@ -47,8 +51,9 @@ struct LoopbackRank {
 
 const collectives::NcclTable& loopback_table();
 
-// Host memory, everything done before the call returns. A fault: the operation number `fail_at` of the counted ones
-// (encode, decode, patch, copy, record, wait) fails with device_error.
+// Host memory, everything done before the call returns; `order` says whether it would have been right on streams, too.
+// A fault: the operation number `fail_at` of the counted ones (encode, decode, patch, copy, record, wait) fails with
+// device_error and does nothing.
 class LoopbackDevice final : public codec::Device {
  public:
   int ordinal() const override { return 0; }
@@ -60,11 +65,13 @@ class LoopbackDevice final : public codec::Device {
   Status allocate_mapped(void** pointer, std::size_t bytes) override;
   void release_mapped(void* pointer) override { release(pointer); }
   Status clear(void* pointer, std::size_t bytes) override;
+  Status create_stream(codec::Stream* stream) override;
+  void destroy_stream(codec::Stream stream) override { release(stream); }
   Status create_event(codec::Event* event) override;
-  void destroy_event(codec::Event event) override;
-  Status record(codec::Event, codec::Stream) override { return count(); }
+  void destroy_event(codec::Event event) override { release(event); }
+  Status record(codec::Event event, codec::Stream stream) override;
   Status query(codec::Event, bool* done) override;
-  Status wait(codec::Event, codec::Stream) override { return count(); }
+  Status wait(codec::Event event, codec::Stream stream) override;
   Status copy(void* destination, const void* source, std::size_t bytes, codec::Stream) override;
   Status capturing(codec::Stream, bool* active) override;
   Status synchronize() override { return Status::ok; }
@@ -72,6 +79,7 @@ class LoopbackDevice final : public codec::Device {
   Status decode(const codec::DecodeJob& job, codec::Stream) override;
   Status patch(const codec::PatchJob& job, codec::Stream) override;
 
+  StreamOrder order;  // what everything enqueued would be ordered by, were it not done at once
   int fail_at = 0;
   int operations = 0;
   int allocations = 0;  // alive
@@ -80,6 +88,7 @@ class LoopbackDevice final : public codec::Device {
 
  private:
   Status count();
+  void note(const codec::DecodeJob& job, codec::Stream stream);
 };
 
 }  // namespace zipccl::test
