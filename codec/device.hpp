@@ -3,7 +3,8 @@
 //
 // Rules for all implementations: no exception leaves a method; nothing but the create and allocate functions may
 // allocate or synchronise; the stream is the last argument; a method works whatever device is current in the
-// calling thread and restores it. Methods may be called from several threads.
+// calling thread and restores it. Methods may be called from several threads. What is enqueued on a stream that is
+// being captured becomes part of the graph; no method disturbs a capture, whosever it is.
 #pragma once
 
 #include <cstddef>
@@ -117,9 +118,16 @@ class Device {
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status query(Event event, bool* done) = 0;
   virtual Status wait(Event event, Stream stream) = 0;  // stream waits for the event
+  // As record and wait, but only of a stream that is being captured: the event then ties a graph to what is not in it.
+  // Each launch of the graph records it, or waits for what it stands for at that time. (record and wait within one
+  // capture order what is in the graph; across its border they are an error.)
+  virtual Status record_external(Event event, Stream stream) = 0;
+  virtual Status wait_external(Event event, Stream stream) = 0;
 
   virtual Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;  // device to device
-  virtual Status capturing(Stream stream, bool* active) = 0;
+  // Number of the capture into a graph that the stream takes part in, the same for all streams of it and for no later
+  // one; 0 if it does not.
+  virtual Status capture(Stream stream, std::uint64_t* id) = 0;
   virtual Status synchronize() = 0;  // the whole device; only when a communicator ends
 
   virtual Status encode(const EncodeJob& job, Stream stream) = 0;

@@ -136,8 +136,12 @@ Status HostDevice::copy(void* destination, const void* source, std::size_t bytes
   return enqueue(CopyJob{destination, source, bytes}, stream);
 }
 
-Status HostDevice::capturing(Stream, bool* active) {
-  *active = false;
+Status HostDevice::record_external(Event, Stream) { return Status::unsupported; }
+
+Status HostDevice::wait_external(Event, Stream) { return Status::unsupported; }
+
+Status HostDevice::capture(Stream, std::uint64_t* id) {
+  *id = 0;
   return Status::ok;
 }
 

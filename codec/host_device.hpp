@@ -38,11 +38,13 @@ class HostDevice final : public Device {
   Status record(Event event, Stream stream) override;
   Status query(Event event, bool* done) override;
   Status wait(Event event, Stream stream) override;
+  Status record_external(Event event, Stream stream) override;
+  Status wait_external(Event event, Stream stream) override;
 
   // Enqueued work is a copy of the job, taken from a free list that starts with room for `first_jobs` jobs in flight.
   // Only when more are in flight does a call allocate, one job, which then stays on the list.
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override;
-  Status capturing(Stream stream, bool* active) override;  // never active
+  Status capture(Stream stream, std::uint64_t* id) override;  // never
   Status synchronize() override;
   // A job that breaks its contract is refused here with invalid_argument, nothing being enqueued.
   Status encode(const EncodeJob& job, Stream stream) override;

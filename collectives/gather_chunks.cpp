@@ -119,8 +119,8 @@ Outcome GatherChunks::alive() const { return communicator_.aborted.load() ? Outc
 
 void GatherChunks::abandon() const {
   for (const AllGatherCall* call : calls_) {
-    static_cast<void>(communicator_.staging->begin(call->stream));
-    static_cast<void>(communicator_.staging->end(call->stream));
+    static_cast<void>(communicator_.staging->begin(call->stream, call->capture));
+    static_cast<void>(communicator_.staging->end(call->stream, call->capture));
   }
 }
 

@@ -79,8 +79,12 @@ Status Staging::reserve(bool with_overflow) {
     }
   }
   limit(bytes_);
-  const Status status = device_.create_event(&handover_);
-  return status == Status::ok ? device_.create_event(&last_use_) : status;
+  for (codec::Event* event : {&handover_, &last_use_, &captured_use_}) {
+    if (const Status status = device_.create_event(event); status != Status::ok) {
+      return status;
+    }
+  }
+  return Status::ok;
 }
 
 void Staging::limit(std::uint64_t bytes) {
@@ -98,7 +102,7 @@ Staging::~Staging() {
       device_.destroy_event(half.done);
     }
   }
-  for (codec::Event event : {handover_, last_use_}) {
+  for (codec::Event event : {handover_, last_use_, captured_use_}) {
     if (event != nullptr) {
       device_.destroy_event(event);
     }
@@ -119,11 +123,25 @@ Staging::~Staging() {
   }
 }
 
-Status Staging::begin(codec::Stream stream) { return used_ ? device_.wait(last_use_, stream) : Status::ok; }
+Status Staging::begin(codec::Stream stream, std::uint64_t capture) {
+  if (capture != 0) {
+    return capture == capture_ ? device_.wait(captured_use_, stream) : device_.wait_external(last_use_, stream);
+  }
+  return used_ ? device_.wait(last_use_, stream) : Status::ok;
+}
 
-Status Staging::end(codec::Stream stream) {
+Status Staging::end(codec::Stream stream, std::uint64_t capture) {
   used_ = true;
-  return device_.record(last_use_, stream);
+  if (capture == 0) {
+    return device_.record(last_use_, stream);
+  }
+  // Records of one event in one graph count in their order, which captured_use_ makes that of the calls.
+  const Status status = device_.record(captured_use_, stream);
+  if (status != Status::ok) {
+    return status;
+  }
+  capture_ = capture;
+  return device_.record_external(last_use_, stream);
 }
 
 Status Staging::order(codec::Stream first, codec::Stream then) {

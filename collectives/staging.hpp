@@ -55,9 +55,10 @@ class Staging {
   const SideStreams& side() const { return side_; }
 
   // Orders a call behind the communicator's previous one, whatever streams they use. Every end() needs a begin() on its
-  // stream after the latest end(), or the chain loses that one's work.
-  Status begin(codec::Stream stream);
-  Status end(codec::Stream stream);
+  // stream after the latest end(), or the chain loses that one's work. `capture` is Device::capture of the stream: each
+  // launch of a graph then takes its place in the chain as a call does.
+  Status begin(codec::Stream stream, std::uint64_t capture = 0);
+  Status end(codec::Stream stream, std::uint64_t capture = 0);
   // What is enqueued on `then` from now on waits for what `first` has now.
   Status order(codec::Stream first, codec::Stream then);
   // Whether everything up to the last end() is done. Never blocks.
@@ -80,6 +81,8 @@ class Staging {
   codec::Event handover_ = nullptr;  // for order(): waited for at once, so one is enough
   codec::Event last_use_ = nullptr;
   bool used_ = false;
+  codec::Event captured_use_ = nullptr;  // the last use within the latest capture
+  std::uint64_t capture_ = 0;            // that capture
 };
 
 }  // namespace zipccl::collectives

@@ -9,7 +9,9 @@ namespace zipccl::collectives {
 
 bool StaticLane::overlaps() const {
   const AllGatherCall& first = *calls().front();
-  const auto same_stream = [&](const AllGatherCall* call) { return call->stream == first.stream; };
+  const auto same_stream = [&](const AllGatherCall* call) {
+    return call->stream == first.stream && call->capture == 0;
+  };
   return communicator().agreement.overlap && (calls().size() > 1 || plan(first).chunks > 1) &&
          std::ranges::all_of(calls(), same_stream);
 }
@@ -41,7 +43,7 @@ Status StaticLane::enqueue_encode() {
   if (beside && chunks_ > 2) {
     status = device.wait(half_of(current()).done, stream);
   } else if (!beside && starts_run_) {
-    status = staging.begin(stream);
+    status = staging.begin(stream, current().call->capture);
   }
   if (status != Status::ok) {
     return status;
@@ -67,7 +69,8 @@ Status StaticLane::enqueue_copy() {
     to_copy_ = &call;
     return Status::ok;
   }
-  if (!overlapping_ && communicator().agreement.overlap && call.count * value_bytes >= side_copy_bytes) {
+  if (!overlapping_ && communicator().agreement.overlap && call.capture == 0 &&
+      call.count * value_bytes >= side_copy_bytes) {
     side_used_ = true;
     const Status status = staging.order(stream_, side);
     return status == Status::ok ? copy_own(call, side) : status;
@@ -107,7 +110,7 @@ Status StaticLane::decode_on_caller() {
     status = rejoin();
   }
   const bool ends_run = !has_next() || next_stream() != stream_;
-  return status == Status::ok && ends_run ? communicator().staging->end(stream_) : status;
+  return status == Status::ok && ends_run ? communicator().staging->end(stream_, current().call->capture) : status;
 }
 
 Status StaticLane::decode_and_patch(codec::Stream stream) {

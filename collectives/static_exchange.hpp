@@ -10,7 +10,8 @@
 //
 // The first encode and the last decode, which nothing can hide, stay on S, without a hop between streams. encode i+2
 // waits for patch i, which frees the half. S waits for each encode before its exchange and for all of D before the last
-// decode: whatever happens, the side streams are rejoined when the call returns (rule R4).
+// decode: whatever happens, the side streams are rejoined when the call returns (rule R4). A call that is captured into
+// a graph stays on its stream.
 #pragma once
 
 #include <span>

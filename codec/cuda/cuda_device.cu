@@ -194,22 +194,33 @@ class CudaDevice final : public Device {
         [&] { return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent"); });
   }
 
+  Status record_external(Event event, Stream stream) override {
+    return with_device([&] {
+      return check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(event), stream, cudaEventRecordExternal),
+                   "cudaEventRecordWithFlags");
+    });
+  }
+  Status wait_external(Event event, Stream stream) override {
+    return with_device([&] {
+      return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), cudaEventWaitExternal),
+                   "cudaStreamWaitEvent");
+    });
+  }
+
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return Status::ok;
     return with_device([&] {
       return check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
     });
   }
-  Status capturing(Stream stream, bool* active) override {
+  // On the legacy stream while another stream captures, the application's mistake, CUDA answers with an error.
+  Status capture(Stream stream, std::uint64_t* id) override {
     return with_device([&] {
       cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-      const cudaError_t error = cudaStreamIsCapturing(stream, &state);
-      // Work on the legacy stream while another stream captures is the application's mistake: whoever sees "active"
-      // leaves the call to NCCL, which reports it.
-      *active = error == cudaErrorStreamCaptureImplicit || state != cudaStreamCaptureStatusNone;
-      if (error != cudaErrorStreamCaptureImplicit) return check(error, "cudaStreamIsCapturing");
-      cudaGetLastError();
-      return Status::ok;
+      unsigned long long number = 0;
+      const Status status = check(cudaStreamGetCaptureInfo(stream, &state, &number), "cudaStreamGetCaptureInfo");
+      *id = state == cudaStreamCaptureStatusNone ? 0 : number;
+      return status;
     });
   }
   Status synchronize() override {

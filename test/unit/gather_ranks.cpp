@@ -16,7 +16,7 @@ GatherRanks::GatherRanks(int count, Exchange exchange, std::uint32_t pool_fracti
     : world(count) {
   for (int rank = 0; rank < count; ++rank) {
     GatherRank& state = *states.emplace_back(std::make_unique<GatherRank>());
-    state.rank = {&state.device.order, &world, rank, 0};
+    state.rank = {&state.device, &world, rank, 0};
     Communicator& communicator = state.communicator;
     communicator.nccl = &loopback_table();
     communicator.handle = state.rank.handle();

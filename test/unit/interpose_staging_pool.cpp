@@ -60,8 +60,10 @@ class FakeDevice final : public codec::Device {
   }
   Status wait(codec::Event, codec::Stream) override { return Status::ok; }
   Status copy(void*, const void*, std::size_t, codec::Stream) override { return Status::ok; }
-  Status capturing(codec::Stream, bool* active) override {
-    *active = false;
+  Status record_external(codec::Event, codec::Stream) override { return Status::unsupported; }
+  Status wait_external(codec::Event, codec::Stream) override { return Status::unsupported; }
+  Status capture(codec::Stream, std::uint64_t* id) override {
+    *id = 0;
     return Status::ok;
   }
   Status synchronize() override { return Status::ok; }

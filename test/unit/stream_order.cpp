@@ -4,8 +4,10 @@
 
 namespace zipccl::test {
 
-void StreamOrder::wait(codec::Event event, codec::Stream stream) {
-  for (const auto& [other, time] : events_[event]) {
+void StreamOrder::wait(codec::Event event, codec::Stream stream) { merge(events_[event], stream); }
+
+void StreamOrder::merge(const Clock& clock, codec::Stream stream) {
+  for (const auto& [other, time] : clock) {
     std::uint64_t& known = clocks_[stream][other];
     known = std::max(known, time);
   }

@@ -17,6 +17,7 @@ class StreamOrder {
  public:
   void record(codec::Event event, codec::Stream stream) { events_[event] = clocks_[stream]; }
   void wait(codec::Event event, codec::Stream stream);  // nothing if it was never recorded
+  void order(codec::Stream first, codec::Stream then) { merge(clocks_[first], then); }
 
   void step(codec::Stream stream) { ++clocks_[stream][stream]; }  // a piece of work, whose accesses follow
   void reads(const void* memory, std::size_t bytes, codec::Stream stream) { access(memory, bytes, stream, false); }
@@ -36,6 +37,7 @@ class StreamOrder {
     bool write = false;
   };
 
+  void merge(const Clock& clock, codec::Stream stream);
   void access(const void* memory, std::size_t bytes, codec::Stream stream, bool write);
 
   std::map<codec::Stream, Clock> clocks_;
