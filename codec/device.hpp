@@ -113,6 +113,15 @@ class Device {
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status query(Event event, bool* done) = 0;
   virtual Status wait(Event event, Stream stream) = 0;  // stream waits for the event
+  // Within a capture these become part of the graph: every launch of it waits for the latest record before the launch,
+  // and records anew. Outside a capture they are record and wait.
+  virtual Status record_external(Event event, Stream stream) = 0;
+  virtual Status wait_external(Event event, Stream stream) = 0;
+
+  // A stream that is not ordered with the default stream, of the highest priority. destroy returns at once; work that
+  // is still enqueued is completed.
+  virtual Status create_stream(Stream* stream) = 0;
+  virtual void destroy_stream(Stream stream) = 0;
 
   virtual Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;  // device to device
   virtual Status capturing(Stream stream, bool* active) = 0;

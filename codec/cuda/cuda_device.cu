@@ -175,6 +175,43 @@ class CudaDevice final : public Device {
     return with_device(
         [&] { return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent"); });
   }
+  Status record_external(Event event, Stream stream) override {
+    return with_device([&] {
+      bool active = false;
+      const Status status = capturing(stream, &active);
+      if (status != Status::ok) return status;
+      const unsigned flags = active ? cudaEventRecordExternal : cudaEventRecordDefault;
+      return check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(event), stream, flags),
+                   "cudaEventRecordWithFlags");
+    });
+  }
+  Status wait_external(Event event, Stream stream) override {
+    return with_device([&] {
+      bool active = false;
+      const Status status = capturing(stream, &active);
+      if (status != Status::ok) return status;
+      const unsigned flags = active ? cudaEventWaitExternal : cudaEventWaitDefault;
+      return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), flags), "cudaStreamWaitEvent");
+    });
+  }
+
+  Status create_stream(Stream* stream) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      int least = 0;
+      int greatest = 0;
+      const Status status =
+          check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+      if (status != Status::ok) return status;
+      return check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
+                   "cudaStreamCreateWithPriority");
+    });
+  }
+  void destroy_stream(Stream stream) override {
+    const CurrentContext current(calls_, context_);
+    const RelaxedCapture relaxed;
+    cudaStreamDestroy(stream);
+  }
 
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return Status::ok;

@@ -89,6 +89,11 @@ void Communicator::require_operational() {
   require_ready();
 }
 
+void Communicator::require_open() {
+  const std::lock_guard lock(mutex_);
+  if (finalized_) throw Error(ncclInvalidUsage, "the communicator is finalized");
+}
+
 std::uint64_t Communicator::take_ticket() {
   const std::lock_guard lock(mutex_);
   ++outstanding_;

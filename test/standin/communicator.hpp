@@ -47,6 +47,7 @@ class Communicator {
   std::string error_text();
   void require_ready();        // throws unless created, without error and not aborted
   void require_operational();  // also not finalized or revoked
+  void require_open();         // throws if finalized: a graph may be launched after that
 
   // Order of operations: tickets are taken at launch, and a ticket's turn comes when all earlier ones have ended.
   std::uint64_t take_ticket();

@@ -54,6 +54,13 @@ class FakeDevice final : public codec::Device {
     return Status::ok;
   }
   Status wait(codec::Event, codec::Stream) override { return Status::ok; }
+  Status record_external(codec::Event, codec::Stream) override { return Status::ok; }
+  Status wait_external(codec::Event, codec::Stream) override { return Status::ok; }
+  Status create_stream(codec::Stream* stream) override {
+    *stream = nullptr;
+    return Status::ok;
+  }
+  void destroy_stream(codec::Stream) override {}
   Status copy(void*, const void*, std::size_t, codec::Stream) override { return Status::ok; }
   Status capturing(codec::Stream, bool* active) override {
     *active = false;

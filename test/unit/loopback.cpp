@@ -159,6 +159,13 @@ Status LoopbackDevice::clear(void* pointer, std::size_t bytes) {
 
 Status LoopbackDevice::create_event(codec::Event* event) { return allocate(event, 1); }
 
+Status LoopbackDevice::create_stream(codec::Stream* stream) {
+  void* handle = nullptr;
+  const Status status = allocate(&handle, 1);
+  *stream = static_cast<codec::Stream>(handle);
+  return status;
+}
+
 void LoopbackDevice::destroy_event(codec::Event event) { release(event); }
 
 Status LoopbackDevice::query(codec::Event, bool* done) {

@@ -65,6 +65,10 @@ class LoopbackDevice final : public codec::Device {
   Status record(codec::Event, codec::Stream) override { return count(); }
   Status query(codec::Event, bool* done) override;
   Status wait(codec::Event, codec::Stream) override { return count(); }
+  Status record_external(codec::Event, codec::Stream) override { return count(); }
+  Status wait_external(codec::Event, codec::Stream) override { return count(); }
+  Status create_stream(codec::Stream* stream) override;
+  void destroy_stream(codec::Stream stream) override { release(stream); }
   Status copy(void* destination, const void* source, std::size_t bytes, codec::Stream) override;
   Status capturing(codec::Stream, bool* active) override;
   Status synchronize() override { return Status::ok; }
