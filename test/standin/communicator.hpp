@@ -32,12 +32,14 @@ class Communicator {
   void connect();                // returns when all ranks have entered
   void connect_in_background();  // for nonblocking communicators
 
+  const Token& token() const { return token_; }  // the same on all ranks
   int rank() const { return rank_; }
   int rank_count() const { return rank_count_; }
   int device() const { return device_; }
   const Settings& settings() const { return settings_; }
   const WakeSignal& wake() const { return wake_; }
   int connection(int peer) const { return connections_[static_cast<std::size_t>(peer)].number(); }
+  int acknowledgements(int peer) const { return acknowledgements_[static_cast<std::size_t>(peer)].number(); }
   std::uint32_t next_sequence() { return ++sequence_; }  // by the thread that launches
 
   // The token of a child, the same on all its ranks as long as they make the same children in the same order.
@@ -77,6 +79,7 @@ class Communicator {
   const Settings settings_;
   WakeSignal wake_;
   std::vector<FileDescriptor> connections_;
+  std::vector<FileDescriptor> acknowledgements_;  // a byte for every message; only with settings_.rendezvous
   std::uint32_t sequence_ = 0;
   ReductionTable reductions_;
   std::thread background_;

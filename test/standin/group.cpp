@@ -45,16 +45,19 @@ void create_all(const std::vector<Creation>& creations) {
   std::rethrow_exception(*first);
 }
 
-// Operations of one launch that share streams or communicators, directly or through others: they run as one, on the
-// first of their streams, and the other streams wait for them.
+// Operations of one launch that run as one, on the first of their streams, while their other streams wait for them:
+// those of one communicator, and those of its other ranks in this process that share a stream with it.
 struct Batch {
   std::vector<cudaStream_t> streams;
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::vector<std::vector<Operation>> operations;  // by communicator
 
+  const Token& token() const { return communicators.front()->token(); }
+
   bool touches(const Operation& operation) const {
-    return std::count(streams.begin(), streams.end(), operation.stream) > 0 ||
-           std::count(communicators.begin(), communicators.end(), operation.communicator) > 0;
+    return std::count(communicators.begin(), communicators.end(), operation.communicator) > 0 ||
+           (operation.communicator->token() == token() &&
+            std::count(streams.begin(), streams.end(), operation.stream) > 0);
   }
 
   void add(Operation operation) {
@@ -91,6 +94,10 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
     apart.push_back(std::move(merged));
     batches = std::move(apart);
   }
+  // As NCCL, which orders a group's communicators by a hash: whatever the ranks' order of calls, communicators that
+  // share a stream run one after the other in the same order everywhere.
+  std::stable_sort(batches.begin(), batches.end(),
+                   [](const Batch& one, const Batch& other) { return one.token() < other.token(); });
   return batches;
 }
 
