@@ -109,24 +109,25 @@ class Device {
   // Synchronous, for creation only: sets device memory to zero before anything is enqueued.
   virtual Status clear(void* pointer, std::size_t bytes) = 0;
 
-  // A stream of the highest priority that is not ordered with the legacy stream. May be destroyed while work is on it.
-  virtual Status create_stream(Stream* stream) = 0;
-  virtual void destroy_stream(Stream stream) = 0;
-
   virtual Status create_event(Event* event) = 0;  // without timing
   virtual void destroy_event(Event event) = 0;
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status query(Event event, bool* done) = 0;
   virtual Status wait(Event event, Stream stream) = 0;  // stream waits for the event
-  // As record and wait, but only of a stream that is being captured: the event then ties a graph to what is not in it.
-  // Each launch of the graph records it, or waits for what it stands for at that time. (record and wait within one
-  // capture order what is in the graph; across its border they are an error.)
+  // Within a capture these become part of the graph: every launch of it waits for the latest record before the launch,
+  // and records anew. Outside a capture they are record and wait.
   virtual Status record_external(Event event, Stream stream) = 0;
   virtual Status wait_external(Event event, Stream stream) = 0;
 
+  // A stream that is not ordered with the default stream, of the highest priority. destroy returns at once; work that
+  // is still enqueued is completed.
+  virtual Status create_stream(Stream* stream) = 0;
+  virtual void destroy_stream(Stream stream) = 0;
+
   virtual Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;  // device to device
-  // Number of the capture into a graph that the stream takes part in, the same for all streams of it and for no later
-  // one; 0 if it does not.
+  // Number of the capture into a graph that the stream takes part in, the same for all its streams and for no later
+  // one; 0 if it takes part in none. An error if the capture has been spoilt, or CUDA would spoil it by a call like the
+  // caller's.
   virtual Status capture(Stream stream, std::uint64_t* id) = 0;
   virtual Status synchronize() = 0;  // the whole device; only when a communicator ends
 

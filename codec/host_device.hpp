@@ -42,9 +42,10 @@ class HostDevice final : public Device {
   Status wait_external(Event event, Stream stream) override;
 
   // Enqueued work is a copy of the job, taken from a free list that starts with room for `first_jobs` jobs in flight.
-  // Only when more are in flight does a call allocate, one job, which then stays on the list.
+  // Only when more are in flight does a call allocate, one job, which then stays on the list. A job captured into a
+  // graph is in flight until the graph is destroyed, which must happen before the device goes.
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override;
-  Status capture(Stream stream, std::uint64_t* id) override;  // never
+  Status capture(Stream stream, std::uint64_t* id) override;
   Status synchronize() override;
   // A job that breaks its contract is refused here with invalid_argument, nothing being enqueued.
   Status encode(const EncodeJob& job, Stream stream) override;
@@ -63,6 +64,7 @@ class HostDevice final : public Device {
   bool add_job();   // with mutex_ held, or before the device is shared
   void return_job(Job* job);
   static void run_job(void* job);
+  static void release_job(void* job);
 
   const zipccl_host_runtime_v1* runtime_;
   std::uint64_t total_memory_;

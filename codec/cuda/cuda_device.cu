@@ -145,24 +145,6 @@ class CudaDevice final : public Device {
     });
   }
 
-  Status create_stream(Stream* stream) override {
-    return with_device([&] {
-      const RelaxedCapture relaxed;
-      int least = 0;
-      int greatest = 0;
-      const Status status =
-          check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-      return status == Status::ok
-                 ? check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate")
-                 : status;
-    });
-  }
-  void destroy_stream(Stream stream) override {
-    const CurrentContext current(calls_, context_);
-    const RelaxedCapture relaxed;
-    cudaStreamDestroy(stream);
-  }
-
   Status create_event(Event* event) override {
     return with_device([&] {
       cudaEvent_t created = nullptr;
@@ -193,18 +175,42 @@ class CudaDevice final : public Device {
     return with_device(
         [&] { return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent"); });
   }
-
   Status record_external(Event event, Stream stream) override {
     return with_device([&] {
-      return check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(event), stream, cudaEventRecordExternal),
+      std::uint64_t captured = 0;
+      const Status status = capture(stream, &captured);
+      if (status != Status::ok) return status;
+      const unsigned flags = captured != 0 ? cudaEventRecordExternal : cudaEventRecordDefault;
+      return check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(event), stream, flags),
                    "cudaEventRecordWithFlags");
     });
   }
   Status wait_external(Event event, Stream stream) override {
     return with_device([&] {
-      return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), cudaEventWaitExternal),
-                   "cudaStreamWaitEvent");
+      std::uint64_t captured = 0;
+      const Status status = capture(stream, &captured);
+      if (status != Status::ok) return status;
+      const unsigned flags = captured != 0 ? cudaEventWaitExternal : cudaEventWaitDefault;
+      return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), flags), "cudaStreamWaitEvent");
     });
+  }
+
+  Status create_stream(Stream* stream) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      int least = 0;
+      int greatest = 0;
+      const Status status =
+          check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+      if (status != Status::ok) return status;
+      return check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
+                   "cudaStreamCreateWithPriority");
+    });
+  }
+  void destroy_stream(Stream stream) override {
+    const CurrentContext current(calls_, context_);
+    const RelaxedCapture relaxed;
+    cudaStreamDestroy(stream);
   }
 
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
@@ -218,9 +224,10 @@ class CudaDevice final : public Device {
     return with_device([&] {
       cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
       unsigned long long number = 0;
-      const Status status = check(cudaStreamGetCaptureInfo(stream, &state, &number), "cudaStreamGetCaptureInfo");
-      *id = state == cudaStreamCaptureStatusNone ? 0 : number;
-      return status;
+      cudaError_t error = cudaStreamGetCaptureInfo(stream, &state, &number);
+      if (state == cudaStreamCaptureStatusInvalidated) error = cudaErrorStreamCaptureInvalidated;
+      *id = state == cudaStreamCaptureStatusActive ? number : 0;
+      return check(error, "cudaStreamGetCaptureInfo");
     });
   }
   Status synchronize() override {

@@ -43,11 +43,6 @@ class FakeDevice final : public codec::Device {
     std::memset(pointer, 0, bytes);
     return Status::ok;
   }
-  Status create_stream(codec::Stream* stream) override {
-    *stream = nullptr;
-    return Status::ok;
-  }
-  void destroy_stream(codec::Stream) override {}
   Status create_event(codec::Event* event) override {
     *event = this;
     return Status::ok;
@@ -59,9 +54,14 @@ class FakeDevice final : public codec::Device {
     return Status::ok;
   }
   Status wait(codec::Event, codec::Stream) override { return Status::ok; }
+  Status record_external(codec::Event, codec::Stream) override { return Status::ok; }
+  Status wait_external(codec::Event, codec::Stream) override { return Status::ok; }
+  Status create_stream(codec::Stream* stream) override {
+    *stream = nullptr;
+    return Status::ok;
+  }
+  void destroy_stream(codec::Stream) override {}
   Status copy(void*, const void*, std::size_t, codec::Stream) override { return Status::ok; }
-  Status record_external(codec::Event, codec::Stream) override { return Status::unsupported; }
-  Status wait_external(codec::Event, codec::Stream) override { return Status::unsupported; }
   Status capture(codec::Stream, std::uint64_t* id) override {
     *id = 0;
     return Status::ok;
