@@ -68,8 +68,7 @@ Status Staging::reserve(bool with_overflow) {
     }
   }
   if (with_overflow) {
-    if (const Status status = OverflowPort::create(device_, slot_bytes_, rank_count_, &overflow_);
-        status != Status::ok) {
+    if (const Status status = OverflowPort::create(device_, &overflow_); status != Status::ok) {
       return status;
     }
   }

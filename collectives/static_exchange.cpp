@@ -24,10 +24,8 @@ Outcome StaticLane::decode_next() {
   if (const Status status = device.decode(job, stream); status != Status::ok) {
     return Outcome::of(status);
   }
-  // The own overflow left through mapped memory, so the half's last slot is free for the others'.
   const OverflowPort& port = *communicator().staging->overflow();
-  if (const Status status = device.patch(port.patch_job(current().half % 2, job, half_of(current()).overflow), stream);
-      status != Status::ok) {
+  if (const Status status = device.patch(port.patch_job(current().half % 2, job), stream); status != Status::ok) {
     return Outcome::of(status);
   }
   count_bytes(current(), current().layout.static_bytes);

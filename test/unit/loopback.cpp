@@ -191,4 +191,9 @@ Status LoopbackDevice::patch(const codec::PatchJob& job, codec::Stream) {
   return status == Status::ok ? count() : status;
 }
 
+Status LoopbackDevice::observe(const codec::ObserveJob& job, codec::Stream) {
+  const Status status = codec::HostEngine<codec::Bf16Traits>::observe(job);
+  return status == Status::ok ? count() : status;
+}
+
 }  // namespace zipccl::test

@@ -48,7 +48,7 @@ struct LoopbackRank {
 const collectives::NcclTable& loopback_table();
 
 // Host memory, everything done before the call returns. A fault: the operation number `fail_at` of the counted ones
-// (encode, decode, patch, copy, record, wait) fails with device_error.
+// (encode, decode, patch, observe, copy, record, wait) fails with device_error.
 class LoopbackDevice final : public codec::Device {
  public:
   int ordinal() const override { return 0; }
@@ -71,6 +71,7 @@ class LoopbackDevice final : public codec::Device {
   Status encode(const codec::EncodeJob& job, codec::Stream) override;
   Status decode(const codec::DecodeJob& job, codec::Stream) override;
   Status patch(const codec::PatchJob& job, codec::Stream) override;
+  Status observe(const codec::ObserveJob& job, codec::Stream) override;
 
   int fail_at = 0;
   int operations = 0;
