@@ -207,8 +207,8 @@ class Figures(unittest.TestCase):
             whole = reports.traffic(folder)
             self.assertEqual((whole["raw_bytes"], whole["wire_bytes"]), (2000, 1400))
             self.assertEqual(whole["routes"], {"compressed": 6, "small": 12})
-            self.assertEqual(reports.traffic(folder, (1 << 20) + 5)["routes"], {"compressed": 6, "small": 2})
-            self.assertIsNone(reports.traffic(folder, 1 << 30))
+            self.assertEqual(reports.traffic(folder, [(1 << 20) + 5])["routes"], {"compressed": 6, "small": 2})
+            self.assertIsNone(reports.traffic(folder, [1 << 30]))
 
     def test_tables_and_sizes(self):
         self.assertEqual(table.format_table(["a", "bb"], [["ccc", "1"]]), "a    bb\nccc   1")
