@@ -224,6 +224,12 @@ class Figures(unittest.TestCase):
         self.assertEqual([step["state"] for step in steps], ["ok", "failed (124)", "skipped"])
 
 
+class Jobs(unittest.TestCase):
+    def test_jobs_are_python(self):  # they need GPUs, so that nothing here runs them
+        for script in (ROOT / "test" / "jobs").glob("*.py"):
+            compile(script.read_text(), str(script), "exec")
+
+
 class Text(unittest.TestCase):
     def test_tokenizer_falls_back_to_bytes_and_is_deterministic(self):
         sample = "alpha beta alpha\n" * 10 + "gamma"
