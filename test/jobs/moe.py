@@ -18,7 +18,8 @@ import time
 import warnings
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA starts: deterministic matrix products
-os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")    # as Megatron-LM wants it
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # as Megatron-LM wants it
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Megatron's small fusions are not worth a compiler and its time
 warnings.filterwarnings("ignore", module="megatron")         # what it misses is left out on purpose
 
 import torch
