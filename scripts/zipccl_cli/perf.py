@@ -11,6 +11,7 @@ import tempfile
 from zipccl_cli import one_gpu, paths, reports
 from zipccl_cli.table import format_table, size_text
 
+SIDES = ("native", "zipccl")
 DEFAULT_STANDIN_RATE = "25"  # megabytes a second
 NO_GPU = 77  # exit status of a GPU program where there is none
 
@@ -23,59 +24,76 @@ def _backend(options):
     gpus = 0 if options.standin else one_gpu.gpu_count()
     ranks = options.ranks or options.gpus or (gpus if gpus > 1 else 2)
     if gpus == 0:
-        return (paths.program("all-gather-perf-standin"),
-                {"STANDIN_RATE_MBPS": os.environ.get("STANDIN_RATE_MBPS", DEFAULT_STANDIN_RATE)}, ranks)
-    binary = paths.program("all-gather-perf")
-    return binary, paths.nccl_environment(binary), ranks
+        environment = {"STANDIN_RATE_MBPS": os.environ.get("STANDIN_RATE_MBPS", DEFAULT_STANDIN_RATE)}
+        binary = paths.program("collective-perf-standin")
+    else:
+        binary = paths.program("collective-perf")
+        environment = paths.nccl_environment(binary)
+    # Compressed from the first call on, not only once a communicator's traffic has shown to be worth it.
+    environment["ZIPCCL_START"] = os.environ.get("ZIPCCL_START", "now")
+    return binary, environment, ranks
 
 
-def _row(measured, traffic):
-    ranks = measured["ranks"]
-    cells = [str(measured["bytes"]), str(measured["count"]), measured["type"], "none", "-1"]
-    for side in ("native", "zipccl"):
-        part = measured[side]
-        algorithm = measured["bytes"] / part["us"] / 1e3
-        cells += [f"{part['us']:.1f}", f"{algorithm:.2f}", f"{algorithm * (ranks - 1) / ranks:.2f}",
+def bus_bandwidth(row, side):
+    """GB/s of uncompressed bytes that the busiest rank sends or receives."""
+    return row["bus_bytes"] / row[side]["us"] / 1e3
+
+
+def _row(row):
+    cells = [str(row["bytes"]), str(row["count"]), row["type"], "none", "-1"]
+    for side in SIDES:
+        part = row[side]
+        cells += [f"{part['us']:.1f}", f"{row['bytes'] / part['us'] / 1e3:.2f}", f"{bus_bandwidth(row, side):.2f}",
                   str(part["wrong"])]
-    cells += [f"{measured['native']['us'] / measured['zipccl']['us']:.3f}", f"{measured['zipccl']['call_us']:.1f}"]
+    cells += [f"{row['native']['us'] / row['zipccl']['us']:.3f}", f"{row['zipccl']['call_us']:.1f}"]
+    traffic = row.get("traffic")
     if traffic and traffic["wire_bytes"]:
         # What a rank sends in one call, from the report of all calls of this size.
-        raw = measured["bytes"] // ranks
+        raw = row["bytes"] // row["ranks"] if row["collective"] == "all-gather" else row["bus_bytes"]
         return [*cells, str(raw), f"{raw / traffic['ratio']:.0f}", f"{traffic['ratio']:.3f}"]
     return [*cells, "-", "-", "native"]
 
 
-def _table(measured):
-    rows = [_row(row, row.get("traffic")) for row in measured]
-    wrong = sum(row[side]["wrong"] for row in measured for side in ("native", "zipccl"))
-    bandwidth = {side: sum(row["bytes"] / row[side]["us"] / 1e3 * (row["ranks"] - 1) / row["ranks"]
-                           for row in measured) / len(measured) for side in ("native", "zipccl")}
+def wrong_calls(rows):
+    return sum(row[side]["wrong"] for row in rows for side in SIDES)
+
+
+def _table(rows):
+    wrong = wrong_calls(rows)
+    bandwidth = {side: sum(bus_bandwidth(row, side) for row in rows) / len(rows) for side in SIDES}
     return "\n".join([
         "# native: columns 6 to 9, zipccl: columns 10 to 13; bandwidths in GB/s of uncompressed bytes",
-        format_table(COLUMNS, rows),
+        format_table(COLUMNS, [_row(row) for row in rows]),
         f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}",
         f"# Avg bus bandwidth    : {bandwidth['native']:.3f} native, {bandwidth['zipccl']:.3f} zipccl",
     ])
 
 
 def _arguments(options, output):
-    arguments = ["-J", str(output), "-w", str(options.warm_up), "-n", str(options.iterations),
+    arguments = [options.benchmark, "-J", str(output), "-w", str(options.warm_up), "-n", str(options.iterations),
                  "-c", str(options.check), "-d", options.type, "--input", options.input, "--data", str(options.data),
-                 "--in-place", "0" if options.out_of_place else "1", "--hook", "1" if options.hook else "0",
-                 "-b", options.smallest, "-e", options.largest, "-f", options.factor]
-    return arguments + (["-i", options.increment] if options.increment else [])
+                 "--hook", "1" if options.hook else "0", "-b", options.smallest, "-e", options.largest,
+                 "-f", options.factor]
+    if options.increment:
+        arguments += ["-i", options.increment]
+    if options.benchmark == "all-gather":
+        arguments += ["--in-place", "0" if options.out_of_place else "1"]
+    if options.benchmark == "all-to-all":
+        arguments += ["--split", options.split, "--grouped", "1" if options.grouped else "0"]
+    return arguments
 
 
-def _hook_table(measured):
-    rows = [[row["call"], f"{row['native_us']:.3f}", f"{row['zipccl_us']:.3f}", f"{row['added_us']:.3f}"]
-            for row in measured]
-    return format_table(["host time of a call (us)", "native", "zipccl", "added"], rows)
+def _hook_table(rows):
+    cells = [[row["call"], f"{row['native_us']:.3f}", f"{row['zipccl_us']:.3f}", f"{row['added_us']:.3f}"]
+             for row in rows]
+    return format_table(["host time of a call (us)", "native", "zipccl", "added"], cells)
 
 
-def all_gather(options):
+def measure(options, variables=None):
+    """Runs the benchmark's ranks in fresh processes, with `variables` in their environment. Returns (status, rows,
+    environment)."""
     binary, environment, ranks = _backend(options)
-    if options.json:
-        paths.writable(options.json)
+    environment.update(variables or {})
     if not options.no_preload:
         environment["LD_PRELOAD"] = paths.with_preload(paths.library(options.lib))
     with tempfile.TemporaryDirectory(prefix="zipccl-perf-") as folder:
@@ -85,26 +103,45 @@ def all_gather(options):
         status = one_gpu.run([str(binary), *_arguments(options, output)], ranks, environment,
                              share=True if options.share_gpu else None, timeout=options.timeout)
         lines = output.read_text().splitlines() if output.exists() else []
-        measured = [json.loads(line) for line in lines]
-        for row in measured if not options.hook else ():
-            row["traffic"] = reports.traffic(report_folder, row["bytes"])
+        rows = [json.loads(line) for line in lines]
+        for row in rows if not options.hook else ():
+            row["traffic"] = reports.traffic(report_folder, row["operations"])
     if status != 0:
         print(f"zipccl: the benchmark ended with status {status}", file=sys.stderr)
-    if not measured:
-        if status == 0:
-            print(f"zipccl: no size from {options.smallest} to {options.largest}", file=sys.stderr)
-        return status or 1
+    elif not rows:
+        print(f"zipccl: no size from {options.smallest} to {options.largest}", file=sys.stderr)
+        status = 1
+    return status, rows, environment
+
+
+def backend_text(environment):
     rate = environment.get("STANDIN_RATE_MBPS")
-    backend = f"stand-in NCCL with {rate} MB/s a link" if rate else "NCCL"
-    print(f"# all-gather, {ranks} ranks, {backend}, input {options.input}, medians of {options.iterations} calls, "
-          f"{'out of place' if options.out_of_place else 'in place'}")
-    print(_hook_table(measured) if options.hook else _table(measured))
+    return f"stand-in NCCL with {rate} MB/s a link" if rate else "NCCL"
+
+
+def _variant(options):
+    if options.benchmark == "all-gather":
+        return "out of place" if options.out_of_place else "in place"
+    if options.benchmark == "all-to-all":
+        return f"{options.split} split{', grouped send and receive' if options.grouped else ''}"
+    return "pairs, both directions at once"
+
+
+def collective(options):
     if options.json:
-        record = {"benchmark": "all-gather", "ranks": ranks, "backend": backend, "input": options.input,
-                  "rows": measured}
+        paths.writable(options.json)
+    status, rows, environment = measure(options)
+    if not rows:
+        return status or 1
+    ranks, backend = rows[0].get("ranks", options.ranks), backend_text(environment)
+    print(f"# {options.benchmark}, {ranks} ranks, {backend}, input {options.input}, medians of {options.iterations} "
+          f"calls, {_variant(options)}")
+    print(_hook_table(rows) if options.hook else _table(rows))
+    if options.json:
+        record = {"benchmark": options.benchmark, "ranks": ranks, "backend": backend, "input": options.input,
+                  "variant": _variant(options), "rows": rows}
         pathlib.Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
-    wrong = any(row[side]["wrong"] for row in measured if not options.hook for side in ("native", "zipccl"))
-    return status or int(wrong)
+    return status or int(not options.hook and wrong_calls(rows) > 0)
 
 
 def codec(options):
@@ -147,20 +184,36 @@ def add_codec_arguments(parser):
     parser.add_argument("--pool-fraction", type=int, metavar="UNITS", help="room of a message, per 256 tiles")
 
 
-def add_all_gather_arguments(parser):
+def _add_collective_arguments(parser, prefix):
     _add_common_arguments(parser, "256M", "2")
     parser.add_argument("-i", dest="increment", metavar="BYTES", help="step between sizes, instead of -f")
     parser.add_argument("-g", dest="gpus", type=positive, metavar="N", help="same as --ranks")
     parser.add_argument("-c", dest="check", type=int, choices=(0, 1), default=1, help="compare every byte (1)")
     parser.add_argument("-d", dest="type", metavar="TYPE", default="bfloat16", help="data type (bfloat16)")
-    parser.add_argument("-o", dest="operator", metavar="OP", help="ignored: an all-gather has no reduction")
+    parser.add_argument("-o", dest="operator", metavar="OP", help="ignored: there is no reduction")
     parser.add_argument("--input", metavar="KIND", default="recorded",
-                        help="normal, random, zeros or recorded[:PREFIX of file names] (recorded:weights)")
+                        help=f"normal, random, zeros or recorded[:PREFIX of file names] (recorded:{prefix})")
     parser.add_argument("--ranks", type=positive, metavar="N", help="processes (2, or one a GPU)")
     parser.add_argument("--share-gpu", action="store_true", help="let ranks share GPUs although there are enough")
-    parser.add_argument("--out-of-place", action="store_true", help="separate send buffers (default: in place)")
     parser.add_argument("--hook", action="store_true", help="price the interception of calls that stay native instead")
     parser.add_argument("--no-preload", action="store_true", help="native against native: the noise")
     parser.add_argument("--standin", action="store_true", help="the stand-in NCCL although there is a GPU")
     parser.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of the whole run")
+
+
+def add_all_gather_arguments(parser):
+    _add_collective_arguments(parser, "weights")
+    parser.add_argument("--out-of-place", action="store_true", help="separate send buffers (default: in place)")
+
+
+def add_all_to_all_arguments(parser):
+    _add_collective_arguments(parser, "mlp-input-l")
+    parser.add_argument("--split", choices=("even", "zipf", "single-hot"), default="even",
+                        help="what each rank gets: the same, 1 / (rank + 1), or rank 0 four fifths (even)")
+    parser.add_argument("--grouped", action="store_true",
+                        help="grouped send and receive, as for uneven splits, instead of ncclAlltoAll")
+
+
+def add_send_recv_arguments(parser):
+    _add_collective_arguments(parser, "mlp-input-l")

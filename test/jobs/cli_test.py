@@ -207,8 +207,8 @@ class Figures(unittest.TestCase):
             whole = reports.traffic(folder)
             self.assertEqual((whole["raw_bytes"], whole["wire_bytes"]), (2000, 1400))
             self.assertEqual(whole["routes"], {"compressed": 6, "small": 12})
-            self.assertEqual(reports.traffic(folder, (1 << 20) + 5)["routes"], {"compressed": 6, "small": 2})
-            self.assertIsNone(reports.traffic(folder, 1 << 30))
+            self.assertEqual(reports.traffic(folder, [(1 << 20) + 5])["routes"], {"compressed": 6, "small": 2})
+            self.assertIsNone(reports.traffic(folder, [1 << 30]))
 
     def test_tables_and_sizes(self):
         self.assertEqual(table.format_table(["a", "bb"], [["ccc", "1"]]), "a    bb\nccc   1")
@@ -222,6 +222,12 @@ class Figures(unittest.TestCase):
     def test_step_states(self):
         steps = summary.read(["a\t0\t3\tfigure", "b\t124\t9\t", "c\tskipped\t0\tno tool"])
         self.assertEqual([step["state"] for step in steps], ["ok", "failed (124)", "skipped"])
+
+
+class Jobs(unittest.TestCase):
+    def test_jobs_are_python(self):  # they need GPUs, so that nothing here runs them
+        for script in (ROOT / "test" / "jobs").glob("*.py"):
+            compile(script.read_text(), str(script), "exec")
 
 
 class Text(unittest.TestCase):
