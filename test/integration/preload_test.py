@@ -295,6 +295,16 @@ class Lifecycle(Case):
             self.assertEqual([c["state"] for c in report["communicators"]], ["compressed"] * 3)
             self.assertEqual([c["sequence"] for c in report["communicators"]], [1, 1, 1])
 
+    def test_creation_order(self):
+        """Ranks may create communicators in a group or singly, each as it likes, and lose no time by it."""
+        for exchange in ("static", "exact"):
+            with self.subTest(exchange=exchange):
+                self.launch("creation-order", ranks=4, seconds=30, ZIPCCL_EXCHANGE=exchange)
+                for report in self.reports():
+                    self.assertEqual([c["state"] for c in report["communicators"]], ["compressed"] * 4)
+                for file in self.folder.iterdir():
+                    file.unlink()
+
     def test_operator_destroyed_in_its_group(self):
         self.launch("operators")
         self.assert_compressed()
