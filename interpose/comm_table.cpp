@@ -47,10 +47,10 @@ CommPointer CommTable::find(ncclComm_t handle) const {
   return found == states_.end() ? nullptr : found->second;
 }
 
-CommPointer CommTable::remove(ncclComm_t handle) {
+CommPointer CommTable::remove(ncclComm_t handle, const CommState* expected) {
   const std::unique_lock lock(mutex_);
   const auto found = states_.find(handle);
-  if (found == states_.end()) {
+  if (found == states_.end() || (expected != nullptr && found->second.get() != expected)) {
     return nullptr;
   }
   CommPointer state = std::move(found->second);

@@ -45,10 +45,11 @@ struct CommState {
   std::string name;              // the same on all ranks: a hash of the unique id, with "/..." for children
   std::string reason;            // why it is not compressed
   std::uint64_t number = 0;      // in order of creation in this process
-  std::atomic<int> callers = 0;  // threads inside a compressed collective
+  std::atomic<int> callers = 0;  // threads that wait inside a compressed collective or before the real Destroy
   // Of a nonblocking communicator: nobody asks for its verdict, but until all ranks have said hello it must stay open.
   std::unique_ptr<switcher::Session> session;
-  std::unique_ptr<OverflowLink> overflow;  // exchange mode static
+  std::unique_ptr<switcher::Channel> channel;  // to the other ranks' processes, where `overflow` does not have it
+  std::unique_ptr<OverflowLink> overflow;      // exchange mode static
 
   bool active() const { return compressed && !communicator.aborted.load(std::memory_order_relaxed); }
 };
@@ -59,7 +60,8 @@ class CommTable {
   // Returns what was there under the same handle: NCCL uses addresses again.
   CommPointer insert(ncclComm_t handle, CommPointer state);
   CommPointer find(ncclComm_t handle) const;
-  CommPointer remove(ncclComm_t handle);
+  // Null if there is none, or not `expected`.
+  CommPointer remove(ncclComm_t handle, const CommState* expected = nullptr);
   std::vector<CommPointer> all() const;  // in order of creation
   bool any_compressed() const { return compressed_.load(std::memory_order_acquire) > 0; }
 

@@ -271,7 +271,7 @@ ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& a
   communicator.agreement = agreement;
   communicator.statistics = &state_->statistics;
   state_->compressed = true;
-  return with_overflow() ? connect() : ncclSuccess;
+  return connect();
 }
 
 ncclResult_t Creation::connect() {
@@ -280,25 +280,34 @@ ncclResult_t Creation::connect() {
   bool agreed = false;
   std::string why;
   if (const Status status = session_->connect(&channel, &agreed, &why); status != Status::ok) {
-    log::write(
-        LogLevel::error,
-        "communicator %s, rank %d: no answer on the overflow channel: %s; the other ranks may count on this one, "
-        "so its creation fails",
-        state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
+    log::write(LogLevel::error,
+               "communicator %s, rank %d: not connected with the other ranks: %s; they may count on this one, "
+               "so its creation fails",
+               state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
     return ncclRemoteError;
   }
   if (!agreed) {
-    refusal_ = "no overflow channel between its ranks: " + why + " (ZIPCCL_EXCHANGE=exact needs none)";
+    refusal_ = "its ranks' processes cannot connect with each other: " + why;
     state_->compressed = false;
     return ncclSuccess;
   }
-  state_->overflow = std::make_unique<OverflowLink>(rendezvous(), std::move(channel), *communicator.staging->overflow(),
-                                                    static_cast<std::uint32_t>(communicator.rank),
-                                                    static_cast<std::uint32_t>(communicator.rank_count));
+  if (!with_overflow()) {
+    state_->channel = std::move(channel);
+    return ncclSuccess;
+  }
+  if (const Status status = OverflowLink::open(rendezvous(), std::move(channel), *communicator.staging->overflow(),
+                                               static_cast<std::uint32_t>(communicator.rank),
+                                               static_cast<std::uint32_t>(communicator.rank_count), &state_->overflow);
+      status != Status::ok) {
+    log::write(LogLevel::error, "communicator %s, rank %d: no helper thread: %s; its creation fails",
+               state_->name.c_str(), communicator.rank, describe(status));
+    return ncclSystemError;
+  }
   return ncclSuccess;
 }
 
 ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {
+  state_->overflow.reset();
   free_staging();
   static_cast<void>(call_real<&NcclTable::ncclCommAbort>(*comm));
   *comm = nullptr;
