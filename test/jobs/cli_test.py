@@ -87,6 +87,16 @@ class Verdicts(unittest.TestCase):
         self.assertIn("speedup 2.500, noise (spread of the runs without zipccl) 40.0 %",
                       ab.format_summary(ab.summarize(runs, 0), None, runs))
 
+    def test_all_to_all_share(self):
+        runs = []
+        for number, (side, milliseconds) in enumerate((("off", 60.0), ("on", 40.0)), 1):
+            lines = [f"step {step} loss 1 time_ms 80.0 all_to_all_ms {milliseconds}" for step in range(3)]
+            runs.append(ab.Run(side, number, 0, 1.0, logs.parse(lines), None))
+        self.assertIn("all-to-all takes 75.0 % of a step without zipccl, 50.0 % with it",
+                      ab.format_summary(ab.summarize(runs, 1), None, runs))
+        plain = [run_of("off", 1, ["1"]), run_of("on", 2, ["1"])]
+        self.assertNotIn("all-to-all", ab.format_summary(ab.summarize(plain, 0), None, plain))
+
     def test_last_digit_differs(self):
         runs = [run_of("off", 1, ["1.5", "8.2312746047973633"]), run_of("on", 2, ["1.5", "8.2312746047973634"])]
         result = ab.summarize(runs, 0)
