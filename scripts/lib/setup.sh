@@ -78,7 +78,13 @@ find_torch() {
 # there is none.
 find_megatron() {
   local folder path
-  for folder in '' "$ROOT/deps-megatron" "$ROOT/.venv/megatron"; do
+  for folder in '' "$ROOT/deps-megatron" "$ROOT/.venv/megatron" install; do
+    if [ "$folder" = install ]; then
+      say "installing Megatron core into .venv/megatron"
+      folder=$ROOT/.venv/megatron
+      # Without what it depends on: PyTorch is there, and must not be replaced.
+      "$PYTHON" -m pip install -q --retries 0 --no-deps --target "$folder" megatron-core packaging || return 1
+    fi
     path=${PYTHONPATH:-}
     [ -z "$folder" ] || path=$folder${path:+:$path}
     if PYTHONPATH=$path "$PYTHON" -W ignore -c 'import megatron.core' 2>/dev/null; then
@@ -86,10 +92,7 @@ find_megatron() {
       return
     fi
   done
-  say "installing Megatron core into .venv/megatron"
-  # Without what it depends on: PyTorch is there, and must not be replaced.
-  "$PYTHON" -m pip install -q --no-deps --target "$ROOT/.venv/megatron" megatron-core packaging || return 1
-  export PYTHONPATH=$ROOT/.venv/megatron${PYTHONPATH:+:$PYTHONPATH}
+  return 1
 }
 
 meson_is_new_enough() {

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from zipccl_cli import ab, one_gpu, paths, perf
+from zipccl_cli import ab, ablation, one_gpu, paths, perf
 
 
 def split_command(arguments):
@@ -59,7 +59,7 @@ def parser():
     for subcommand in (run, compare, ranks):
         subcommand.usage = subcommand.format_usage().removeprefix("usage: ").rstrip() + " -- COMMAND"
 
-    measure = commands.add_parser("perf", help="benchmarks (all-gather, all-to-all, send-recv, codec); sizes are bytes "
+    measure = commands.add_parser("perf", help="benchmarks (all-gather, all-to-all, send-recv, ablation, codec); sizes are bytes "
                                   "or have a suffix K, M or G")
     benchmarks = measure.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     for name, add_arguments, meaning in (
@@ -69,6 +69,10 @@ def parser():
         benchmark = benchmarks.add_parser(name, help=f"native and compressed in turn; sizes are of {meaning}")
         add_arguments(benchmark)
         benchmark.set_defaults(call=lambda options, _: perf.collective(options), takes_command=False)
+    modes = benchmarks.add_parser("ablation", help="every exchange mode beside native, with the ranks in step and with "
+                                  "the last one late: zipccl perf ablation all-gather|all-to-all")
+    perf.add_ablation_arguments(modes)
+    modes.set_defaults(call=lambda options, _: ablation.ablation(options), takes_command=False)
     codec = benchmarks.add_parser("codec", help="encode and decode on one GPU")
     perf.add_codec_arguments(codec)
     codec.set_defaults(call=lambda options, _: perf.codec(options), takes_command=False)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from zipccl_cli import one_gpu, paths, reports
+from zipccl_cli import ablation, one_gpu, paths, reports
 from zipccl_cli.table import format_table, size_text
 
 SIDES = ("native", "zipccl")
@@ -54,6 +54,12 @@ def _row(row):
     return [*cells, "-", "-", "native"]
 
 
+def _columns_and_cells(rows):
+    if all(row["late"] == 0 for row in rows):
+        return COLUMNS, [_row(row) for row in rows]
+    return [*COLUMNS, "late"], [[*_row(row), f"{row['late']:g}"] for row in rows]
+
+
 def wrong_calls(rows):
     return sum(row[side]["wrong"] for row in rows for side in SIDES)
 
@@ -63,7 +69,7 @@ def _table(rows):
     bandwidth = {side: sum(bus_bandwidth(row, side) for row in rows) / len(rows) for side in SIDES}
     return "\n".join([
         "# native: columns 6 to 9, zipccl: columns 10 to 13; bandwidths in GB/s of uncompressed bytes",
-        format_table(COLUMNS, [_row(row) for row in rows]),
+        format_table(*_columns_and_cells(rows)),
         f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}",
         f"# Avg bus bandwidth    : {bandwidth['native']:.3f} native, {bandwidth['zipccl']:.3f} zipccl",
     ])
@@ -78,6 +84,9 @@ def _arguments(options, output):
         arguments += ["-i", options.increment]
     if options.benchmark == "all-gather":
         arguments += ["--in-place", "0" if options.out_of_place else "1"]
+    if options.benchmark != "send-recv":
+        arguments += ["--late", options.late, "--graph", str(int(options.graph)),
+                      "--hold-back", str(int(options.hold_back))]
     if options.benchmark == "all-to-all":
         arguments += ["--split", options.split, "--grouped", "1" if options.grouped else "0"]
     return arguments
@@ -89,9 +98,9 @@ def _hook_table(rows):
     return format_table(["host time of a call (us)", "native", "zipccl", "added"], cells)
 
 
-def measure(options, variables=None):
-    """Runs the benchmark's ranks in fresh processes, with `variables` in their environment. Returns (status, rows,
-    environment)."""
+def measure(options, variables=None, arguments=()):
+    """Runs the benchmark's ranks in fresh processes, with `variables` in their environment and `arguments` behind those
+    that the options make. Returns (status, rows, environment)."""
     binary, environment, ranks = _backend(options)
     environment.update(variables or {})
     if not options.no_preload:
@@ -100,7 +109,7 @@ def measure(options, variables=None):
         output, report_folder = pathlib.Path(folder) / "rows", pathlib.Path(folder) / "reports"
         report_folder.mkdir()
         environment["ZIPCCL_REPORT"] = str(report_folder)
-        status = one_gpu.run([str(binary), *_arguments(options, output)], ranks, environment,
+        status = one_gpu.run([str(binary), *_arguments(options, output), *arguments], ranks, environment,
                              share=True if options.share_gpu else None, timeout=options.timeout)
         lines = output.read_text().splitlines() if output.exists() else []
         rows = [json.loads(line) for line in lines]
@@ -120,16 +129,19 @@ def backend_text(environment):
 
 
 def _variant(options):
+    if options.benchmark == "send-recv":
+        return "pairs, both directions at once"
+    graph = ", replayed as CUDA graphs" if options.graph else ""
     if options.benchmark == "all-gather":
-        return "out of place" if options.out_of_place else "in place"
-    if options.benchmark == "all-to-all":
-        return f"{options.split} split{', grouped send and receive' if options.grouped else ''}"
-    return "pairs, both directions at once"
+        return f"{'out of place' if options.out_of_place else 'in place'}{graph}"
+    return f"{options.split} split{', grouped send and receive' if options.grouped else ''}{graph}"
 
 
 def collective(options):
     if options.json:
         paths.writable(options.json)
+    if options.benchmark != "send-recv" and options.hold_back:
+        return ablation.hold_back(options)
     status, rows, environment = measure(options)
     if not rows:
         return status or 1
@@ -166,8 +178,8 @@ def positive(text):
     return int(text)
 
 
-def _add_common_arguments(parser, largest, factor):
-    parser.add_argument("-b", dest="smallest", default="1M", metavar="BYTES", help="smallest size (1M)")
+def _add_common_arguments(parser, smallest, largest, factor):
+    parser.add_argument("-b", dest="smallest", default=smallest, metavar="BYTES", help=f"smallest size ({smallest})")
     parser.add_argument("-e", dest="largest", default=largest, metavar="BYTES", help=f"largest size ({largest})")
     parser.add_argument("-f", dest="factor", default=factor, metavar="N", help=f"factor between sizes ({factor})")
     parser.add_argument("-n", dest="iterations", type=int, metavar="N", default=20, help="timed calls a size (20)")
@@ -178,14 +190,14 @@ def _add_common_arguments(parser, largest, factor):
 
 
 def add_codec_arguments(parser):
-    _add_common_arguments(parser, "1G", "4")
+    _add_common_arguments(parser, "1M", "1G", "4")
     parser.add_argument("--input", metavar="KIND", default="recorded",
                         help="normal, random, zeros or recorded (recorded)")
     parser.add_argument("--pool-fraction", type=int, metavar="UNITS", help="room of a message, per 256 tiles")
 
 
-def _add_collective_arguments(parser, prefix):
-    _add_common_arguments(parser, "256M", "2")
+def _add_collective_arguments(parser, prefix, smallest="1M", largest="256M"):
+    _add_common_arguments(parser, smallest, largest, "2")
     parser.add_argument("-i", dest="increment", metavar="BYTES", help="step between sizes, instead of -f")
     parser.add_argument("-g", dest="gpus", type=positive, metavar="N", help="same as --ranks")
     parser.add_argument("-c", dest="check", type=int, choices=(0, 1), default=1, help="compare every byte (1)")
@@ -195,20 +207,35 @@ def _add_collective_arguments(parser, prefix):
                         help=f"normal, random, zeros or recorded[:PREFIX of file names] (recorded:{prefix})")
     parser.add_argument("--ranks", type=positive, metavar="N", help="processes (2, or one a GPU)")
     parser.add_argument("--share-gpu", action="store_true", help="let ranks share GPUs although there are enough")
-    parser.add_argument("--hook", action="store_true", help="price the interception of calls that stay native instead")
     parser.add_argument("--no-preload", action="store_true", help="native against native: the noise")
     parser.add_argument("--standin", action="store_true", help="the stand-in NCCL although there is a GPU")
     parser.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of the whole run")
 
 
+def _add_hook_argument(parser):
+    parser.add_argument("--hook", action="store_true", help="price the interception of calls that stay native instead")
+
+
+def _add_waiting_arguments(parser):
+    parser.add_argument("--late", default="0", metavar="LIST",
+                        help="how late the last rank is, in native calls, separated by commas: one row each (0)")
+    parser.add_argument("--graph", action="store_true", help="replay each call as a CUDA graph")
+    parser.add_argument("--hold-back", action="store_true", help="count the kernels on other streams that run while a "
+                        "call waits for a late rank, by CUDA_DEVICE_MAX_CONNECTIONS (size: -b)")
+
+
 def add_all_gather_arguments(parser):
     _add_collective_arguments(parser, "weights")
+    _add_hook_argument(parser)
+    _add_waiting_arguments(parser)
     parser.add_argument("--out-of-place", action="store_true", help="separate send buffers (default: in place)")
 
 
 def add_all_to_all_arguments(parser):
     _add_collective_arguments(parser, "mlp-input-l")
+    _add_hook_argument(parser)
+    _add_waiting_arguments(parser)
     parser.add_argument("--split", choices=("even", "zipf", "single-hot"), default="even",
                         help="what each rank gets: the same, 1 / (rank + 1), or rank 0 four fifths (even)")
     parser.add_argument("--grouped", action="store_true",
@@ -217,3 +244,15 @@ def add_all_to_all_arguments(parser):
 
 def add_send_recv_arguments(parser):
     _add_collective_arguments(parser, "mlp-input-l")
+    _add_hook_argument(parser)
+
+
+def add_ablation_arguments(parser):
+    parser.add_argument("benchmark", nargs="?", choices=("all-gather", "all-to-all"), default="all-gather",
+                        help="what to measure (all-gather)")
+    _add_collective_arguments(parser, "weights or mlp-input-l", "64M", "64M")
+    parser.add_argument("--split", choices=("even", "zipf", "single-hot"), default="even",
+                        help="of an all-to-all: what each rank gets (even)")
+    parser.add_argument("--grouped", action="store_true", help="of an all-to-all: as grouped send and receive")
+    parser.set_defaults(out_of_place=False, graph=False, hold_back=False, hook=False,
+                        late=",".join(f"{late:g}" for late in ablation.LATE))

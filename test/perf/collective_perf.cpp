@@ -12,6 +12,10 @@ int main(int count, char** arguments) {
     benchmark.measure_hook();
     return 0;
   }
+  if (options.hold_back) {
+    benchmark.measure_hold_back(options.smallest);
+    return 0;
+  }
   for (std::uint64_t bytes = options.smallest; bytes <= options.largest;) {
     benchmark.measure(bytes);
     bytes = options.increment > 0 ? bytes + options.increment : bytes * options.factor;

@@ -85,7 +85,9 @@ class AllToAll final : public Exchange {
         type_(element_type(options.type)),
         ranks_(static_cast<std::size_t>(job.size())),
         rank_(static_cast<std::size_t>(job.rank())),
-        grouped_(options.grouped || options.split != Split::even) {
+        grouped_(options.grouped || options.split != Split::even),
+        sizes_(backend, 2 * ranks_ * size_bytes),
+        host_sizes_(ranks_) {
     // Even splits are exactly even, as ncclAlltoAll needs them.
     count_ = options.split == Split::even ? bytes / type_.bytes / ranks_ * ranks_ : bytes / type_.bytes;
     bytes_ = count_ * type_.bytes;
@@ -122,26 +124,54 @@ class AllToAll final : public Exchange {
     if (!grouped_ && nccl.all_to_all != nullptr) {
       return nccl.all_to_all(send_->data(), receive_->data(), counts_[0], type_.nccl, communicator, stream);
     }
+    return exchange(nccl, communicator, stream, 0, 1);
+  }
+  ncclResult_t call_in_two(const NcclFunctions& nccl, ncclComm_t communicator, cudaStream_t stream, DeviceWork& work,
+                           double share) override {
+    check(exchange(nccl, communicator, stream, 0, share), "the first part");
     check(nccl.group_start(), "ncclGroupStart");
     for (std::size_t peer = 0; peer < ranks_; ++peer) {
       const int other = static_cast<int>(peer);
-      if (counts_[peer] > 0) {
-        check(nccl.send(send_->data() + send_offset(peer), counts_[peer], type_.nccl, other, communicator, stream),
-              "ncclSend");
-      }
-      if (counts_[rank_] > 0) {
-        check(nccl.receive(receive_->data() + receive_offset(peer), counts_[rank_], type_.nccl, other, communicator,
-                           stream),
-              "ncclRecv");
-      }
+      check(nccl.send(sizes_.data() + peer * size_bytes, 1, ncclInt64, other, communicator, stream), "ncclSend");
+      check(nccl.receive(sizes_.data() + (ranks_ + peer) * size_bytes, 1, ncclInt64, other, communicator, stream),
+            "ncclRecv");
     }
-    return nccl.group_end();
+    check(nccl.group_end(), "ncclGroupEnd");
+    work.copy_to_host(host_sizes_.data(), sizes_.data() + ranks_ * size_bytes, ranks_ * size_bytes, stream);
+    backend_.synchronize(stream);
+    return exchange(nccl, communicator, stream, share, 1);
   }
   bool correct() override {
     return backend_.equal(receive_->data(), expected_->data(), ranks_ * counts_[rank_] * type_.bytes);
   }
 
  private:
+  static constexpr std::size_t size_bytes = sizeof(std::int64_t);
+
+  // All ranks exchange the values between the shares `from` and `to` of every peer's.
+  ncclResult_t exchange(const NcclFunctions& nccl, ncclComm_t communicator, cudaStream_t stream, double from,
+                        double to) {
+    const auto part = [](std::size_t count, double share) {
+      return share >= 1 ? count : static_cast<std::size_t>(static_cast<double>(count) * share);
+    };
+    check(nccl.group_start(), "ncclGroupStart");
+    for (std::size_t peer = 0; peer < ranks_; ++peer) {
+      const int other = static_cast<int>(peer);
+      const std::size_t begin = part(counts_[peer], from);
+      if (const std::size_t count = part(counts_[peer], to) - begin; count > 0) {
+        check(nccl.send(send_->data() + send_offset(peer) + begin * type_.bytes, count, type_.nccl, other, communicator,
+                        stream),
+              "ncclSend");
+      }
+      const std::size_t own_begin = part(counts_[rank_], from);
+      if (const std::size_t count = part(counts_[rank_], to) - own_begin; count > 0) {
+        check(nccl.receive(receive_->data() + receive_offset(peer) + own_begin * type_.bytes, count, type_.nccl, other,
+                           communicator, stream),
+              "ncclRecv");
+      }
+    }
+    return nccl.group_end();
+  }
   std::size_t send_offset(std::size_t peer) const {
     const auto end = counts_.begin() + static_cast<std::ptrdiff_t>(peer);
     return std::accumulate(counts_.begin(), end, std::size_t{0}) * type_.bytes;
@@ -153,6 +183,8 @@ class AllToAll final : public Exchange {
   std::size_t ranks_;
   std::size_t rank_;
   bool grouped_;
+  Buffer sizes_;  // call_in_two: sent ones, then received ones
+  std::vector<std::int64_t> host_sizes_;
   std::vector<std::size_t> counts_;  // values that each rank gets from every rank
   std::unique_ptr<Buffer> send_;
   std::unique_ptr<Buffer> receive_;
@@ -204,6 +236,10 @@ class SendReceive final : public Exchange {
 };
 
 }  // namespace
+
+ncclResult_t Exchange::call_in_two(const NcclFunctions&, ncclComm_t, cudaStream_t, DeviceWork&, double) {
+  fail("only an all-to-all can go in two parts");
+}
 
 std::unique_ptr<Exchange> make_exchange(const Options& options, const Job& job, Backend& backend, std::uint64_t bytes) {
   if (options.collective == "all-gather") {

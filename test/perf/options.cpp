@@ -1,5 +1,6 @@
 #include "test/perf/options.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -35,6 +36,21 @@ std::uint64_t parse_size(const std::string& text) {
     fail("'" + text + "' is not a size");
   }
   return static_cast<std::uint64_t>(number * unit);
+}
+
+std::vector<double> parse_list(const std::string& text) {
+  std::vector<double> numbers;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    char* rest = nullptr;
+    numbers.push_back(std::strtod(item.c_str(), &rest));
+    if (item.empty() || *rest != '\0' || !(numbers.back() >= 0)) {
+      fail("'" + text + "' is not a list of numbers");
+    }
+    begin = end + 1;
+  }
+  return numbers;
 }
 
 Split parse_split(const std::string& name) {
@@ -83,6 +99,10 @@ Options parse_options(int count, char** arguments) {
       {"--input", string(&options.input)},
       {"--data", string(&options.data)},
       {"--directory", string(&options.directory)},
+      {"--graph", flag(&options.graph)},
+      {"--hold-back", flag(&options.hold_back)},
+      {"--late", [&options](const std::string& text) { options.late = parse_list(text); }},
+      {"--in-two", [&options](const std::string& text) { options.in_two = parse_list(text).front(); }},
       {"--grouped", flag(&options.grouped)},
       {"--split", [&options](const std::string& text) { options.split = parse_split(text); }},
   };

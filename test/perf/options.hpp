@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "test/support/nccl.hpp"
 
@@ -26,8 +27,12 @@ struct Options {
   bool check = true;
   bool in_place = true;  // all-gather
   Split split = Split::even;
-  bool grouped = false;  // all-to-all as grouped send and receive although ncclAlltoAll could do it
-  bool hook = false;     // price the interception of calls that stay native instead
+  bool grouped = false;            // all-to-all as grouped send and receive although ncclAlltoAll could do it
+  std::vector<double> late = {0};  // how late the last rank is, in native calls; one row each
+  bool graph = false;              // replay the call as a CUDA graph, one for each buffer
+  bool hold_back = false;          // count the kernels of other streams that run while a call waits for the last rank
+  double in_two = 0;               // above zero: instead of zipccl, NCCL in two parts, the first being this share
+  bool hook = false;               // price the interception of calls that stay native instead
   std::string type = "bfloat16";
   std::string input = "recorded";  // recorded[:PREFIX], normal, random, zeros
   std::string data = "test/recorded";
