@@ -144,12 +144,10 @@ Status HostDevice::copy(void* destination, const void* source, std::size_t bytes
   return enqueue(CopyJob{destination, source, bytes}, stream);
 }
 
-Status HostDevice::capturing(Stream stream, bool* active) {
-  int state = ZIPCCL_CAPTURE_NONE;
-  const Status status = check("stream_capture_status", runtime_->stream_capture_status(stream, &state));
-  if (status == Status::ok) {
-    *active = state != ZIPCCL_CAPTURE_NONE;
-  }
+Status HostDevice::capture(Stream stream, std::uint64_t* id) {
+  unsigned long long number = 0;
+  const Status status = check("stream_capture_id", runtime_->stream_capture_id(stream, &number));
+  *id = number;
   return status;
 }
 

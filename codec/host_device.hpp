@@ -31,6 +31,8 @@ class HostDevice final : public Device {
   void release_mapped(void* pointer) override;
   Status clear(void* pointer, std::size_t bytes) override;
 
+  Status create_stream(Stream* stream) override;
+  void destroy_stream(Stream stream) override;  // waits for the stream's work
   Status create_event(Event* event) override;
   void destroy_event(Event event) override;
   Status record(Event event, Stream stream) override;
@@ -38,14 +40,12 @@ class HostDevice final : public Device {
   Status wait(Event event, Stream stream) override;
   Status record_external(Event event, Stream stream) override;
   Status wait_external(Event event, Stream stream) override;
-  Status create_stream(Stream* stream) override;
-  void destroy_stream(Stream stream) override;  // waits for the stream's work
 
   // Enqueued work is a copy of the job, taken from a free list that starts with room for `first_jobs` jobs in flight.
   // Only when more are in flight does a call allocate, one job, which then stays on the list. A job captured into a
   // graph is in flight until the graph is destroyed, which must happen before the device goes.
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override;
-  Status capturing(Stream stream, bool* active) override;
+  Status capture(Stream stream, std::uint64_t* id) override;
   Status synchronize() override;
   // A job that breaks its contract is refused here with invalid_argument, nothing being enqueued.
   Status encode(const EncodeJob& job, Stream stream) override;

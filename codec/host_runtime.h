@@ -62,6 +62,9 @@ struct zipccl_host_runtime_v1 {
    * destroyed, release(argument) is called once. Not if this function fails. */
   int (*stream_enqueue_owned)(struct CUstream_st* stream, void (*function)(void*), void (*release)(void*),
                               void* argument);
+  /* Number of the capture, the same for all its streams and for no later one; 0 while the stream does not capture. An
+   * error if the capture is spoilt. */
+  int (*stream_capture_id)(struct CUstream_st* stream, unsigned long long* id);
 };
 
 #define ZIPCCL_HOST_RUNTIME_SYMBOL "zipccl_host_runtime"

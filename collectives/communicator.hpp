@@ -25,6 +25,8 @@ struct Agreement {
   std::uint64_t min_bytes = 0;      // smallest output (all ranks' bytes) that is compressed
   std::uint64_t staging_bytes = 0;  // fixed room of this communicator
   bool all_gather = false;          // compress ncclAllGather
+  // Mode static: a call's chunks overlap on streams beside the caller's. Not if a rank is under rule R5's condition.
+  bool overlap = false;
 };
 
 struct Communicator {
@@ -39,6 +41,7 @@ struct Communicator {
   std::atomic<std::uint64_t> sequence = 0;  // calls compressed so far; the same on all ranks; reports read it
   std::uint64_t next_half = 0;              // chunks so far: they use the staging's halves in turn
   ncclResult_t failure = ncclSuccess;       // first error of a compressed call; sticky, every later one returns it
+  std::atomic<bool> captured = false;       // a call that may be compressed went into a graph, which may run any time
   std::atomic<bool> aborted = false;        // set by ncclCommAbort and ncclCommRevoke from any thread
 };
 

@@ -18,11 +18,17 @@ constexpr auto error_check_time = std::chrono::milliseconds(10);
 }  // namespace
 
 Outcome ExactLane::encode_next() {
-  if (const Outcome outcome = begin_next(); !outcome.ok()) {
-    return outcome;
+  begin_next();
+  const codec::Stream stream = current().call->stream;
+  Status status = communicator().staging->begin(stream);
+  if (status == Status::ok && current().first == 0) {
+    status = copy_own(*current().call, stream);
+  }
+  if (status != Status::ok) {
+    return Outcome::of(status);
   }
   std::fill_n(half_of(current()).summaries, communicator().rank_count, codec::MessageSummary{});
-  return Outcome::of(communicator().device->encode(encode_job(current()), current().call->stream));
+  return Outcome::of(communicator().device->encode(encode_job(current()), stream));
 }
 
 Outcome ExactLane::decode_next() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "collectives/all_gather.hpp"
+#include "collectives/chunk_plan.hpp"
 
 namespace zipccl::collectives {
 
@@ -45,10 +46,15 @@ class GatherChunks {
   void abandon() const;       // after a failure: what was enqueued may still use the staging
 
  protected:
-  // Moves on to the next chunk, which becomes current(); the stream then waits for the communicator's previous one. An
-  // out-of-place call's own shard is copied with its first chunk.
-  Outcome begin_next();
+  void begin_next();  // moves on to the next chunk, which becomes current()
   const Chunk& current() const { return current_; }
+  codec::Stream next_stream() const { return calls_[next_call_]->stream; }  // of the next chunk, if there is one
+  const std::vector<const AllGatherCall*>& calls() const { return calls_; }
+  ChunkPlan plan(const AllGatherCall& call) const;
+
+  // What an out-of-place call needs beside its chunks: the own shard in the output. Nothing in place.
+  bool in_place(const AllGatherCall& call) const { return own_shard(call) == call.send; }
+  Status copy_own(const AllGatherCall& call, codec::Stream stream) const;
 
   codec::EncodeJob encode_job(const Chunk& chunk) const;  // overflow into the half's last slot
   codec::DecodeJob decode_job(const Chunk& chunk) const;
@@ -58,14 +64,14 @@ class GatherChunks {
   void count_call(const Chunk& chunk) const;  // with its last chunk
 
  private:
-  Outcome begin_call(const AllGatherCall& call);
+  std::byte* own_shard(const AllGatherCall& call) const;
 
   Communicator& communicator_;
   std::vector<const AllGatherCall*> calls_;
   std::size_t next_call_ = 0;
   std::uint64_t next_value_ = 0;
   std::uint32_t next_number_ = 0;
-  std::uint64_t chunk_values_ = 0;  // of the current call
+  std::uint64_t chunk_values_ = 0;  // of the current call's plan
   Chunk current_;
 };
 

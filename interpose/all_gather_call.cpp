@@ -34,9 +34,9 @@ std::uint64_t bytes_of(ncclDataType_t dtype) {
 }
 
 // What this rank alone knows comes last; NCCL demands that the ranks do alike in it.
-Route route_of(const CommState& state, const void* send, const void* receive, std::uint64_t count, ncclDataType_t dtype,
-               cudaStream_t stream) {
-  const collectives::Communicator& communicator = state.communicator;
+Route route_of(CommState& state, const void* send, const void* receive, std::uint64_t count, ncclDataType_t dtype,
+               cudaStream_t stream, std::uint64_t* capture) {
+  collectives::Communicator& communicator = state.communicator;
   if (!state.active()) {
     return Route::closed;
   }
@@ -48,11 +48,14 @@ Route route_of(const CommState& state, const void* send, const void* receive, st
       state.registered.overlaps(receive, bytes * static_cast<std::uint64_t>(communicator.rank_count))) {
     return Route::registered;
   }
-  bool capturing = false;
-  if (communicator.device->capturing(stream, &capturing) != Status::ok || capturing) {
+  if (communicator.device->capture(stream, capture) != Status::ok) {
     return Route::captured;  // a device that cannot answer fails in NCCL, which says why
   }
-  return Route::compressed;
+  if (*capture != 0) {
+    communicator.captured.store(true);
+  }
+  return *capture == 0 || communicator.agreement.exchange == collectives::Exchange::fixed ? Route::compressed
+                                                                                          : Route::captured;
 }
 
 // Marks a thread as inside a compressed collective of these communicators.
@@ -129,8 +132,9 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
                         cudaStream_t stream) {
   CommPointer state = CommTable::instance().find(comm);
   Route route = Route::closed;
+  std::uint64_t capture = 0;
   if (state != nullptr) {
-    route = route_of(*state, send, receive, count, dtype, stream);
+    route = route_of(*state, send, receive, count, dtype, stream, &capture);
     if (route != Route::compressed) {
       const std::uint64_t bytes = count * bytes_of(dtype) * static_cast<std::uint64_t>(state->communicator.rank_count);
       state->statistics.bucket(Collective::all_gather, bytes)
@@ -153,7 +157,7 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
     }
     return ncclInvalidArgument;
   }
-  CompressedAllGather call{{&state->communicator, send, receive, count, stream}, dtype, std::move(state)};
+  CompressedAllGather call{{&state->communicator, send, receive, count, stream, capture}, dtype, std::move(state)};
   if (Group::recording()) {
     return Group::add(std::move(call));
   }

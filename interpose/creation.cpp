@@ -252,7 +252,8 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
                "(ZIPCCL_IGNORE_MAX_CONNECTIONS=1 compresses them all the same)";
     return ncclSuccess;
   }
-  const collectives::Agreement agreement = configuration().agreement(verdict.staging_bytes, verdict.slowest_link);
+  collectives::Agreement agreement = configuration().agreement(verdict.staging_bytes, verdict.slowest_link);
+  agreement.overlap = with_overflow() && verdict.max_connections >= free_connections;
   if (!agreement.all_gather) {
     refusal_ = std::string("its slowest link is ") + switcher::to_string(verdict.slowest_link) +
                ", where compression does not pay yet (a size in ZIPCCL_MIN_BYTES compresses all the same)";

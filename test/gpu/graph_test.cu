@@ -54,9 +54,9 @@ class OwnEvent {
 };
 
 bool captures(codec::Device& device, codec::Stream stream) {
-  bool active = false;
-  require(device.capturing(stream, &active), device, "capturing");
-  return active;
+  std::uint64_t id = 0;
+  require(device.capture(stream, &id), device, "capture");
+  return id != 0;
 }
 
 void own_streams(codec::Device& device) {

@@ -145,5 +145,10 @@ extern "C" __attribute__((visibility("default"))) const zipccl_host_runtime_v1 z
           release(argument);
           return 0;
         },
+    .stream_capture_id =
+        [](CUstream_st*, unsigned long long* id) {
+          *id = 0;
+          return 0;
+        },
 };
 #endif

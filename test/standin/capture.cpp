@@ -1,6 +1,7 @@
 #include "test/standin/capture.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "test/standin/error.hpp"
@@ -60,7 +61,16 @@ void Graph::enqueue_nodes() {
   }
 }
 
-Capture::Capture(const void* origin) : origin_(origin) { add_branch(); }
+namespace {
+
+unsigned long long next_number() {
+  static std::atomic<unsigned long long> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
+Capture::Capture(const void* origin) : origin_(origin), number_(next_number()) { add_branch(); }
 
 bool Capture::active() {
   const std::lock_guard lock(mutex_);

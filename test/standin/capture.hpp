@@ -47,8 +47,9 @@ class Capture {
  public:
   explicit Capture(const void* origin);
 
-  bool active();   // not ended
-  bool invalid();  // spoilt; the end will fail
+  unsigned long long number() const { return number_; }  // unlike that of any other capture of the process
+  bool active();                                         // not ended
+  bool invalid();                                        // spoilt; the end will fail
   void invalidate();
   void abandon();  // ends it without a graph
   bool began_on(const void* stream) const { return origin_ == stream; }
@@ -72,6 +73,7 @@ class Capture {
   void add_locked(Node node);
 
   const void* const origin_;
+  const unsigned long long number_;
   std::mutex mutex_;
   bool ended_ = false;
   bool invalid_ = false;

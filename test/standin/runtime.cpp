@@ -147,6 +147,10 @@ int stream_capture_status(CUstream_st* stream, int* status) {
   return guarded([&] { *status = find_stream(stream)->capture_status(); });
 }
 
+int stream_capture_id(CUstream_st* stream, unsigned long long* id) {
+  return guarded([&] { *id = find_stream(stream)->capture_id(); });
+}
+
 int graph_launch(void* graph, CUstream_st* stream) {
   return guarded([&] { static_cast<Graph*>(graph)->launch(find_stream(stream).get()); });
 }
@@ -204,4 +208,5 @@ extern "C" const zipccl_host_runtime_v1 zipccl_host_runtime = {
     .event_record_external = standin::event_record_external,
     .stream_wait_event_external = standin::stream_wait_event_external,
     .stream_enqueue_owned = standin::stream_enqueue_owned,
+    .stream_capture_id = standin::stream_capture_id,
 };

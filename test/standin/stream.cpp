@@ -171,6 +171,13 @@ int Stream::capture_status() {
   return current->invalid() ? ZIPCCL_CAPTURE_INVALIDATED : ZIPCCL_CAPTURE_ACTIVE;
 }
 
+unsigned long long Stream::capture_id() {
+  const auto current = capture();
+  if (current == nullptr) return 0;
+  if (current->invalid()) throw Error(ncclUnhandledCudaError, "the capture is spoilt");
+  return current->number();
+}
+
 std::shared_ptr<Capture> Stream::capture() {
   const std::lock_guard lock(mutex_);
   return capture_locked();

@@ -78,6 +78,7 @@ class Stream {
   void begin_capture();
   std::unique_ptr<Graph> end_capture();
   int capture_status();                // ZIPCCL_CAPTURE_*
+  unsigned long long capture_id();     // 0: none. Throws an Error if it is spoilt
   std::shared_ptr<Capture> capture();  // the one in progress, or null
 
  private:

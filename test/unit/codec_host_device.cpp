@@ -113,9 +113,9 @@ zipccl_host_runtime_v1 make_runtime() {
     }
     return 0;
   };
-  runtime.stream_capture_status = [](CUstream_st*, int* status) {
-    *status = fake.capture;
-    return fake.failure;
+  runtime.stream_capture_id = [](CUstream_st*, unsigned long long* id) {
+    *id = fake.capture == ZIPCCL_CAPTURE_ACTIVE ? 5 : 0;
+    return fake.capture == ZIPCCL_CAPTURE_INVALIDATED ? 1 : fake.failure;
   };
   runtime.event_record_external = [](void*, CUstream_st*) {
     fake.external.emplace_back("record");
@@ -165,15 +165,14 @@ TEST_CASE("what a host device says of itself") {
   CHECK(device->ordinal() == 0);
   CHECK(std::string(device->name()) == "host");
   CHECK(device->total_memory() > 64u << 20);
-  bool active = true;
-  CHECK(device->capturing(stream_of(1), &active) == Status::ok);
-  CHECK_FALSE(active);
-  for (const int state : {ZIPCCL_CAPTURE_ACTIVE, ZIPCCL_CAPTURE_INVALIDATED}) {
-    fake.capture = state;
-    CHECK(device->capturing(stream_of(1), &active) == Status::ok);
-    CHECK(active);
-    active = false;
-  }
+  std::uint64_t capture = 1;
+  CHECK(device->capture(stream_of(1), &capture) == Status::ok);
+  CHECK(capture == 0);
+  fake.capture = ZIPCCL_CAPTURE_ACTIVE;
+  CHECK(device->capture(stream_of(1), &capture) == Status::ok);
+  CHECK(capture == 5);
+  fake.capture = ZIPCCL_CAPTURE_INVALIDATED;
+  CHECK(device->capture(stream_of(1), &capture) == Status::device_error);
 }
 
 TEST_CASE("memory") {
@@ -357,7 +356,8 @@ TEST_CASE("a failing runtime is a device error with a text") {
   CHECK(device->wait(&event, stream_of(1)) == Status::device_error);
   CHECK(device->record_external(&event, stream_of(1)) == Status::device_error);
   CHECK(device->wait_external(&event, stream_of(1)) == Status::device_error);
-  CHECK(device->capturing(stream_of(1), &done) == Status::device_error);
+  std::uint64_t capture = 0;
+  CHECK(device->capture(stream_of(1), &capture) == Status::device_error);
   codec::Stream stream = nullptr;
   CHECK(device->create_stream(&stream) == Status::device_error);
   fake.failure = 0;

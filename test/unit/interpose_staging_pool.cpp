@@ -62,8 +62,8 @@ class FakeDevice final : public codec::Device {
   }
   void destroy_stream(codec::Stream) override {}
   Status copy(void*, const void*, std::size_t, codec::Stream) override { return Status::ok; }
-  Status capturing(codec::Stream, bool* active) override {
-    *active = false;
+  Status capture(codec::Stream, std::uint64_t* id) override {
+    *id = 0;
     return Status::ok;
   }
   Status synchronize() override { return Status::ok; }
