@@ -55,9 +55,14 @@ def _row(row):
 
 
 def _columns_and_cells(rows):
-    if all(row["late"] == 0 for row in rows):
-        return COLUMNS, [_row(row) for row in rows]
-    return [*COLUMNS, "late"], [[*_row(row), f"{row['late']:g}"] for row in rows]
+    columns, cells = COLUMNS, [_row(row) for row in rows]
+    if any(row["late"] for row in rows):
+        columns, cells = [*columns, "late"], [[*line, f"{row['late']:g}"] for line, row in zip(cells, rows)]
+    if all("device_us" in row[side] for row in rows for side in SIDES):
+        columns = [*columns, "native launch(us)", "device(us)", "zipccl device(us)"]
+        cells = [[*line, f"{row['native']['call_us']:.1f}", f"{row['native']['device_us']:.1f}",
+                  f"{row['zipccl']['device_us']:.1f}"] for line, row in zip(cells, rows)]
+    return columns, cells
 
 
 def wrong_calls(rows):
@@ -113,8 +118,9 @@ def measure(options, variables=None, arguments=()):
                              share=True if options.share_gpu else None, timeout=options.timeout)
         lines = output.read_text().splitlines() if output.exists() else []
         rows = [json.loads(line) for line in lines]
+        one_size = len({row.get("bytes") for row in rows}) == 1
         for row in rows if not options.hook else ():
-            row["traffic"] = reports.traffic(report_folder, row["operations"])
+            row["traffic"] = reports.traffic(report_folder, None if one_size else row["operations"])
     if status != 0:
         print(f"zipccl: the benchmark ended with status {status}", file=sys.stderr)
     elif not rows:

@@ -20,9 +20,10 @@ using Call = std::function<ncclResult_t()>;
 
 // Times of one way to call.
 struct Series {
-  std::vector<double> total;  // microseconds to the end of the stream's work, largest of all ranks
-  std::vector<double> call;   // microseconds until the call returned, largest of all ranks
-  int wrong = 0;              // calls with a wrong byte, of this rank
+  std::vector<double> total;   // microseconds to the end of the stream's work, largest of all ranks
+  std::vector<double> call;    // microseconds until the call returned, largest of all ranks
+  std::vector<double> device;  // of graphs: microseconds of the stream from their launch on, largest of all ranks
+  int wrong = 0;               // calls with a wrong byte, of this rank
 };
 
 struct Comparison {

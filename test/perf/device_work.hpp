@@ -28,7 +28,12 @@ class DeviceWork {
 
   virtual void copy_to_host(void* host, const void* device, std::size_t bytes, cudaStream_t stream) = 0;
 
-  // What `enqueue` puts on the stream, as a graph. Null where graphs are not supported.
+  // Times what a stream does between begin and end; one span at a time. elapsed() after both are done: microseconds.
+  virtual void begin_span(cudaStream_t stream) = 0;
+  virtual void end_span(cudaStream_t stream) = 0;
+  virtual double elapsed() = 0;
+
+  // What `enqueue` puts on the stream, as a graph.
   virtual void* capture(cudaStream_t stream, const std::function<void()>& enqueue) = 0;
   virtual void launch(void* graph, cudaStream_t stream) = 0;
   virtual void destroy(void* graph) = 0;

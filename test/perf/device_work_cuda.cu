@@ -47,6 +47,8 @@ class CudaWork final : public DeviceWork {
       const int priority = index < high_priority_streams ? highest : lowest;
       check(cudaStreamCreateWithPriority(&streams_[index], cudaStreamNonBlocking, priority), "cudaStreamCreate");
     }
+    check(cudaEventCreate(&begin_), "cudaEventCreate");
+    check(cudaEventCreate(&end_), "cudaEventCreate");
     delay(streams_[0], 1);
     launch_markers();
     await_markers();
@@ -55,6 +57,8 @@ class CudaWork final : public DeviceWork {
     for (cudaStream_t stream : streams_) {
       cudaStreamDestroy(stream);
     }
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
     cudaFreeHost(markers_);
   }
 
@@ -91,6 +95,14 @@ class CudaWork final : public DeviceWork {
     check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
   }
 
+  void begin_span(cudaStream_t stream) override { check(cudaEventRecord(begin_, stream), "cudaEventRecord"); }
+  void end_span(cudaStream_t stream) override { check(cudaEventRecord(end_, stream), "cudaEventRecord"); }
+  double elapsed() override {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+    return 1e3 * static_cast<double>(milliseconds);
+  }
+
   void* capture(cudaStream_t stream, const std::function<void()>& enqueue) override {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
@@ -113,6 +125,8 @@ class CudaWork final : public DeviceWork {
   int* markers_ = nullptr;
   volatile int* mapped_ = nullptr;  // markers_, as the device sees them
   int launch_ = 0;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
 };
 
 }  // namespace

@@ -66,11 +66,29 @@ class StandinWork final : public DeviceWork {
     enqueue(stream, [host, device, bytes] { std::memcpy(host, device, bytes); });
   }
 
-  void* capture(cudaStream_t, const std::function<void()>&) override { return nullptr; }
-  void launch(void*, cudaStream_t) override {}
-  void destroy(void*) override {}
+  void begin_span(cudaStream_t stream) override {
+    enqueue(stream, [this] { begin_ = Clock::now(); });
+  }
+  void end_span(cudaStream_t stream) override {
+    enqueue(stream, [this] { end_ = Clock::now(); });
+  }
+  double elapsed() override { return std::chrono::duration<double, std::micro>(end_ - begin_).count(); }
+
+  void* capture(cudaStream_t stream, const std::function<void()>& work) override {
+    void* graph = nullptr;
+    check(zipccl_host_runtime.stream_capture_begin(stream), "stream_capture_begin");
+    work();
+    check(zipccl_host_runtime.stream_capture_end(stream, &graph), "stream_capture_end");
+    return graph;
+  }
+  void launch(void* graph, cudaStream_t stream) override {
+    check(zipccl_host_runtime.graph_launch(graph, stream), "graph_launch");
+  }
+  void destroy(void* graph) override { check(zipccl_host_runtime.graph_destroy(graph), "graph_destroy"); }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   static void enqueue(cudaStream_t stream, std::function<void()> work) {
     const auto run = [](void* argument) {
       const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(argument));
@@ -83,6 +101,8 @@ class StandinWork final : public DeviceWork {
   std::array<cudaStream_t, marker_streams> streams_{};
   void* event_ = nullptr;
   std::atomic<int> marked_ = 0;
+  Clock::time_point begin_;  // of the stream's thread; read when the stream is idle
+  Clock::time_point end_;
 };
 
 }  // namespace

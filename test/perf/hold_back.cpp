@@ -11,8 +11,8 @@ namespace zipccl::test {
 
 namespace {
 
-constexpr auto late_by = std::chrono::milliseconds(60);
-constexpr auto counted_after = std::chrono::milliseconds(30);
+constexpr auto late_by = std::chrono::milliseconds(160);
+constexpr auto counted_after = std::chrono::milliseconds(80);
 constexpr int returned_late = -1;
 
 }  // namespace
