@@ -167,7 +167,8 @@ def main():
     device = torch.device("cuda", torch.cuda.current_device())
     make_deterministic()
     dist.init_process_group("nccl")
-    parallel_state.initialize_model_parallel(expert_model_parallel_size=world_size)
+    parallel_state.initialize_model_parallel(expert_model_parallel_size=world_size,
+                                             create_gloo_process_groups=False)
     tensor_parallel.model_parallel_cuda_manual_seed(args.seed)
     torch.manual_seed(args.seed)
     times = AllToAllTimes()
@@ -175,7 +176,7 @@ def main():
     model = make_model(args, config, device)
     optimizer = get_megatron_optimizer(
         OptimizerConfig(optimizer="adam", lr=3e-4, bf16=True, params_dtype=torch.bfloat16, weight_decay=0.1,
-                        adam_beta1=0.9, adam_beta2=0.95, clip_grad=1.0), [model])
+                        adam_beta1=0.9, adam_beta2=0.95, clip_grad=1.0), [model], use_gloo_process_groups=False)
     if rank == 0:
         count = sum(parameter.numel() for parameter in model.parameters())
         sent = 2 * args.batch * args.seq * args.topk * args.hidden
