@@ -124,7 +124,8 @@ class Device {
   virtual Status create_stream(Stream* stream) = 0;
   virtual void destroy_stream(Stream stream) = 0;
 
-  virtual Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;  // device to device
+  // Between device and mapped memory, whichever either is.
+  virtual Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;
   // Number of the capture into a graph that the stream takes part in, the same for all its streams and for no later
   // one; 0 if it takes part in none. An error if the capture has been spoilt, or CUDA would spoil it by a call like the
   // caller's.

@@ -14,8 +14,9 @@
 namespace zipccl::collectives {
 
 enum class Exchange : std::uint8_t {
-  fixed,  // "static": encode, NCCL on static bytes, decode; overflow apart from NCCL; the host never waits
-  exact   // static part, then what exceeded it, when the host has seen whether anything did
+  fixed,        // "static": encode, NCCL on static bytes, decode; overflow apart from NCCL; the host never waits
+  sizes_first,  // sizes, for which the host waits, then everything in one exchange
+  exact         // static part, then what exceeded it, when the host has seen whether anything did
 };
 
 // Agreed settings (equal on all ranks: rule R2).

@@ -19,18 +19,18 @@ Outcome Outcome::of(ncclResult_t result) { return {result, result == ncclSuccess
 
 Outcome Outcome::of(Status status) { return {nccl_result(status), status}; }
 
+GatherChunks::GatherChunks(Communicator& communicator)
+    : GatherChunks(communicator, Staging::chunk_values(communicator.agreement.staging_bytes, communicator.rank_count,
+                                                       communicator.agreement.pool_fraction)) {}
+
 Bucket& GatherChunks::bucket(const AllGatherCall& call) const {
   const auto ranks = static_cast<std::uint64_t>(communicator_.rank_count);
   return communicator_.statistics->bucket(Collective::all_gather, call.count * value_bytes * ranks);
 }
 
 ChunkPlan GatherChunks::plan(const AllGatherCall& call) const {
-  const Agreement& agreement = communicator_.agreement;
-  const auto ranks = static_cast<std::uint64_t>(communicator_.rank_count);
-  return ChunkPlan::of(
-      call.count, ranks,
-      Staging::chunk_values(agreement.staging_bytes, communicator_.rank_count, agreement.pool_fraction),
-      agreement.overlap);
+  return ChunkPlan::of(call.count, static_cast<std::uint64_t>(communicator_.rank_count), largest_,
+                       communicator_.agreement.overlap);
 }
 
 std::byte* GatherChunks::own_shard(const AllGatherCall& call) const {
@@ -63,7 +63,7 @@ void GatherChunks::begin_next() {
   }
 }
 
-Outcome GatherChunks::exchange_static() {
+Outcome GatherChunks::exchange() {
   const std::uint64_t bytes = current_.layout.static_bytes;
   std::byte* slots = half_of(current_).slots;
   return Outcome::of(communicator_.nccl->ncclAllGather(slots + static_cast<std::uint64_t>(communicator_.rank) * bytes,

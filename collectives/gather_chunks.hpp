@@ -35,15 +35,17 @@ struct Chunk {
 // One communicator's calls, one after the other, in chunks. The base of a mode's lane.
 class GatherChunks {
  public:
-  explicit GatherChunks(Communicator& communicator) : communicator_(communicator) {}
+  // Chunks of at most `largest` values of a rank: what passes through a staging slot, or less.
+  GatherChunks(Communicator& communicator, std::uint64_t largest) : communicator_(communicator), largest_(largest) {}
+  explicit GatherChunks(Communicator& communicator);
   void add(const AllGatherCall& call) { calls_.push_back(&call); }
 
   Communicator& communicator() const { return communicator_; }
   bool has_next() const { return next_call_ < calls_.size(); }
 
-  Outcome alive() const;      // after an abort the handle must not be used any more
-  Outcome exchange_static();  // inside a real group: the current chunk's all-gather
-  void abandon() const;       // after a failure: what was enqueued may still use the staging
+  Outcome alive() const;  // after an abort the handle must not be used any more
+  Outcome exchange();     // inside a real group: the all-gather of the current chunk's static bytes
+  void abandon() const;   // after a failure: what was enqueued may still use the staging
 
  protected:
   void begin_next();  // moves on to the next chunk, which becomes current()
@@ -67,6 +69,7 @@ class GatherChunks {
   std::byte* own_shard(const AllGatherCall& call) const;
 
   Communicator& communicator_;
+  std::uint64_t largest_;
   std::vector<const AllGatherCall*> calls_;
   std::size_t next_call_ = 0;
   std::uint64_t next_value_ = 0;
@@ -126,7 +129,7 @@ Outcome run_lanes(std::vector<std::unique_ptr<Lane>> lanes, AfterRound after_rou
       return alive.ok() ? lane.encode_next() : alive;
     });
     if (outcome.ok()) {
-      outcome = in_group(nccl, [&] { return for_each_lane(lanes, [](Lane& lane) { return lane.exchange_static(); }); });
+      outcome = in_group(nccl, [&] { return for_each_lane(lanes, [](Lane& lane) { return lane.exchange(); }); });
     }
     if (outcome.ok()) {
       outcome = for_each_lane(lanes, [](Lane& lane) { return lane.decode_next(); });

@@ -54,15 +54,18 @@ Status Staging::reserve(bool with_overflow) {
   if (const Status status = device_.clear(scratch_, halves * codec::encode_scratch_bytes); status != Status::ok) {
     return status;
   }
-  if (const Status status = device_.allocate_mapped(&memory, halves * ranks * sizeof(codec::MessageSummary));
-      status != Status::ok) {
+  constexpr std::size_t mapped_bytes = sizeof(codec::MessageSummary) + sizeof(codec::MessageHeader);
+  if (const Status status = device_.allocate_mapped(&memory, halves * ranks * mapped_bytes); status != Status::ok) {
     return status;
   }
-  summaries_ = static_cast<codec::MessageSummary*>(memory);
+  mapped_ = static_cast<std::byte*>(memory);
+  auto* headers = reinterpret_cast<codec::MessageHeader*>(mapped_);
+  auto* summaries = reinterpret_cast<codec::MessageSummary*>(headers + halves * ranks);
   for (std::size_t index = 0; index < halves; ++index) {
     Half& half = halves_[index];
     half.scratch = scratch_ + index * codec::encode_scratch_bytes;
-    half.summaries = summaries_ + index * ranks;
+    half.headers = headers + index * ranks;
+    half.summaries = summaries + index * ranks;
     if (const Status status = device_.create_event(&half.done); status != Status::ok) {
       return status;
     }
@@ -112,8 +115,8 @@ Staging::~Staging() {
       device_.destroy_stream(stream);
     }
   }
-  if (summaries_ != nullptr) {
-    device_.release_mapped(summaries_);
+  if (mapped_ != nullptr) {
+    device_.release_mapped(mapped_);
   }
   if (scratch_ != nullptr) {
     device_.release(scratch_);

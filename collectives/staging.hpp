@@ -37,6 +37,7 @@ class Staging {
     std::byte* overflow = nullptr;               // the last slot
     std::byte* scratch = nullptr;                // codec::encode_scratch_bytes
     codec::MessageSummary* summaries = nullptr;  // rank_count of them, mapped
+    codec::MessageHeader* headers = nullptr;     // as many, mapped
     codec::Event done = nullptr;  // mode exact: after the chunk's first decode pass; static: the half is free again
   };
   // Streams beside the callers', on which chunks of one call overlap; idle between calls. Null without an overflow
@@ -74,7 +75,7 @@ class Staging {
   int rank_count_;
   std::byte* memory_ = nullptr;
   std::byte* scratch_ = nullptr;
-  codec::MessageSummary* summaries_ = nullptr;
+  std::byte* mapped_ = nullptr;  // summaries and headers of both halves
   std::array<Half, 2> halves_{};
   std::unique_ptr<OverflowPort> overflow_;
   SideStreams side_;

@@ -216,7 +216,7 @@ class CudaDevice final : public Device {
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return Status::ok;
     return with_device([&] {
-      return check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+      return check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
     });
   }
   // On the legacy stream while another stream captures, the application's mistake, CUDA answers with an error.

@@ -54,7 +54,8 @@ bool faulty(LoopbackRank& self) {
 void receive_from(LoopbackRank& self, int sender, void* receive, bool corrupt) {
   const LoopbackWorld::Wire& wire = self.world->wires[static_cast<std::size_t>(sender)];
   std::memmove(receive, wire.send, wire.bytes);
-  if (corrupt && sender == 0 && self.world->fault_byte < wire.bytes) {
+  const int faulty = self.world->fault_sender;
+  if (corrupt && (faulty == sender || faulty == LoopbackWorld::every_rank) && self.world->fault_byte < wire.bytes) {
     static_cast<std::byte*>(receive)[self.world->fault_byte] ^= std::byte{0xFF};
   }
 }
@@ -79,9 +80,11 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
       world.wires[static_cast<std::size_t>(self.rank)] = {send, count};
       world.barrier.arrive_and_wait();
       for (int sender = 0; sender < world.rank_count; ++sender) {
-        if (sender != self.rank) {
-          receive_from(self, sender, static_cast<std::byte*>(receive) + static_cast<std::size_t>(sender) * count,
-                       fault);
+        std::byte* slot = static_cast<std::byte*>(receive) + static_cast<std::size_t>(sender) * count;
+        if (sender == self.rank) {
+          std::memmove(slot, send, count);
+        } else {
+          receive_from(self, sender, slot, fault);
         }
       }
       world.barrier.arrive_and_wait();

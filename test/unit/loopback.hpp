@@ -31,11 +31,13 @@ struct LoopbackWorld {
   static constexpr int every_rank = -2;
 
   // The fault: on rank `fault_rank`, or on every_rank, the `fault_call`th collective (from 1) returns `fault_result`,
-  // or if that is ncclSuccess the byte `fault_byte` of what rank 0 sent arrives inverted.
+  // or if that is ncclSuccess the byte `fault_byte` of what rank `fault_sender`, or with every_rank any other, sent
+  // arrives inverted.
   int fault_rank = -1;
   int fault_call = 0;
   ncclResult_t fault_result = ncclSuccess;
   std::size_t fault_byte = 0;
+  int fault_sender = 0;
 
   // Counted on rank 0.
   std::atomic<int> gathers = 0;
