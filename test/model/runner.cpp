@@ -4,6 +4,25 @@
 #include <cstdio>
 
 namespace zipccl::test {
+namespace {
+
+ncclResult_t all_to_all(const std::byte* send, std::byte* receive, const Action& action, ncclComm_t communicator,
+                        cudaStream_t stream, [[maybe_unused]] std::size_t ranks) {
+#if defined(NCCL_VERSION_CODE) && NCCL_VERSION_CODE < 22800  // before ncclAlltoAll
+  check_nccl(ncclGroupStart(), "ncclGroupStart");
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    const std::size_t offset = peer * action.part_bytes();
+    const auto number = static_cast<int>(peer);
+    check_nccl(ncclSend(send + offset, action.count, action.type, number, communicator, stream), "ncclSend");
+    check_nccl(ncclRecv(receive + offset, action.count, action.type, number, communicator, stream), "ncclRecv");
+  }
+  return ncclGroupEnd();
+#else
+  return ncclAlltoAll(send, receive, action.count, action.type, communicator, stream);
+#endif
+}
+
+}  // namespace
 
 Runner::Runner(const Rank& rank, const World& world) : rank_(rank), world_(world), backend_(make_backend(rank.rank())) {
   for (int stream = 0; stream < world.streams; ++stream) {
@@ -107,7 +126,9 @@ void Runner::issue(const Action& action) {
       check_nccl(ncclAllGather(send, receive, action.count, action.type, communicator, stream), "ncclAllGather");
       break;
     case Kind::all_to_all:
-      check_nccl(ncclAlltoAll(send, receive, action.count, action.type, communicator, stream), "ncclAlltoAll");
+      check_nccl(all_to_all(send, receive, action, communicator, stream,
+                            world_.communicators[static_cast<std::size_t>(action.communicator)].size()),
+                 "all-to-all");
       break;
   }
 }
