@@ -1,7 +1,9 @@
 #include "test/model/runner.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 namespace zipccl::test {
 namespace {
@@ -24,7 +26,11 @@ ncclResult_t all_to_all(const std::byte* send, std::byte* receive, const Action&
 
 }  // namespace
 
-Runner::Runner(const Rank& rank, const World& world) : rank_(rank), world_(world), backend_(make_backend(rank.rank())) {
+Runner::Runner(const Rank& rank, const World& world)
+    : rank_(rank),
+      world_(world),
+      backend_(make_backend(rank.rank())),
+      delays_(static_cast<std::uint64_t>(rank.rank())) {
   for (int stream = 0; stream < world.streams; ++stream) {
     streams_.push_back(backend_->create_stream());
     arenas_.push_back(static_cast<std::byte*>(backend_->allocate(world.arena_bytes)));
@@ -83,7 +89,13 @@ void Runner::issue(const Program& program) {
   backend_->destroy_graph(graph);
 }
 
+// Now and then, so that ranks meet each other in other states.
+void Runner::dawdle() {
+  if (delays_.chance(8)) std::this_thread::sleep_for(std::chrono::microseconds(delays_.below(1000)));
+}
+
 void Runner::issue(const Launch& launch) {
+  dawdle();
   const cudaStream_t stream = streams_[static_cast<std::size_t>(launch.stream)];
   if (launch.step == Launch::Step::wait) {
     backend_->wait_for(stream, streams_[static_cast<std::size_t>(launch.other)]);
