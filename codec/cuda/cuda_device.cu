@@ -240,6 +240,7 @@ class CudaDevice final : public Device {
   Status encode(const EncodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
+    if (job.items != nullptr || job.message_count != 1) return Status::unsupported;
     if (job.scratch == nullptr || reinterpret_cast<std::uintptr_t>(job.scratch) % alignof(std::uint64_t) != 0) {
       return Status::invalid_argument;
     }
@@ -248,14 +249,17 @@ class CudaDevice final : public Device {
   Status decode(const DecodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok || job.message_count == 0) return status;
+    if (job.items != nullptr) return Status::unsupported;
     if (job.message_count > max_messages) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_decode(job, stream), "decode kernel"); });
   }
   Status patch(const PatchJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
+    if (job.decode.items != nullptr) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_patch(job, stream), "patch kernel"); });
   }
+  Status observe(const ObserveJob&, Stream) override { return Status::unsupported; }
 
  private:
   template <typename Call>

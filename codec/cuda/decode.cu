@@ -20,7 +20,7 @@ struct DecodeArguments {
 __device__ void summarise(const MessageRow& row, unsigned index) {
   const MessageHeader& header = *reinterpret_cast<const MessageHeader*>(row.message(index));
   MessageSummary& summary = row.summaries[index];
-  const Status status = check_header(header, Dtype::bfloat16, row.layout, row.sequence, row.chunk);
+  const Status status = row.check(header);
   if (status == Status::ok) {
     summary.entry_units = header.entry_units;
     summary.escapes = header.escapes;

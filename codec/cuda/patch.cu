@@ -21,7 +21,7 @@ struct PatchArguments {
   const std::uint32_t* release;
   ExchangeCounters* counters;
   const std::uint64_t* started_ns;
-  std::uint64_t ticket;
+  unsigned long long* advance;
 };
 
 // A fault with its place, so that the first message's is the least.
@@ -44,14 +44,23 @@ struct BlockState {
   Status answer;                   // of the CPU thread to the last request
 };
 
-// Asks for one piece and waits for it. `record_bytes` is what the message's header announces. For one thread.
-__device__ Status request_piece(const PatchArguments& arguments, unsigned sender, std::uint64_t offset,
-                                std::uint64_t record_bytes, std::uint64_t& wait_ns) {
+// One message's record.
+struct Record {
+  std::uint32_t sender;
+  std::uint32_t chunk;
+  std::uint64_t sequence;
+  std::uint64_t bytes;  // what the message's header announces
+};
+
+// Asks for one piece and waits for it. For one thread.
+__device__ Status request_piece(const PatchArguments& arguments, const Record& record, std::uint64_t offset,
+                                std::uint64_t& wait_ns) {
+  if (load_acquire(*arguments.release) != 0) return Status::aborted;
   Mailbox& mailbox = *arguments.mailbox;
-  mailbox.sequence = arguments.row.sequence;
+  mailbox.sequence = record.sequence;
   mailbox.offset = offset;
-  mailbox.chunk = arguments.row.chunk;
-  mailbox.sender = sender;
+  mailbox.chunk = record.chunk;
+  mailbox.sender = record.sender;
   const std::uint64_t ticket = mailbox.ticket + 1;
   store_release(mailbox.ticket, ticket);
   const std::uint64_t begin = global_timer();
@@ -61,8 +70,8 @@ __device__ Status request_piece(const PatchArguments& arguments, unsigned sender
   if (!answered) return Status::aborted;
   const Status status = static_cast<Status>(mailbox.status);
   if (status != Status::ok) return status;
-  const bool expected = mailbox.record_bytes == record_bytes &&
-                        mailbox.piece_bytes == std::min(arguments.mailbox_capacity, record_bytes - offset);
+  const bool expected = mailbox.record_bytes == record.bytes &&
+                        mailbox.piece_bytes == std::min(arguments.mailbox_capacity, record.bytes - offset);
   return expected ? Status::ok : Status::bad_totals;
 }
 
@@ -83,44 +92,29 @@ __device__ void copy_piece(uint4* to, const uint4* from, std::uint64_t vectors) 
   }
 }
 
-// Brings a record into the room. Block-wide.
-__device__ Status gather_record(const PatchArguments& arguments, unsigned sender, std::uint64_t bytes,
-                                BlockState& state) {
-  for (std::uint64_t offset = 0; offset < bytes; offset += arguments.mailbox_capacity) {
-    if (threadIdx.x == 0) {
-      state.answer = load_acquire(*arguments.release) != 0
-                         ? Status::aborted
-                         : request_piece(arguments, sender, offset, bytes, state.wait_ns);
-    }
-    __syncthreads();
-    if (state.answer != Status::ok) return state.answer;
-    copy_piece(reinterpret_cast<uint4*>(arguments.room + offset), reinterpret_cast<const uint4*>(arguments.mailbox + 1),
-               std::min(arguments.mailbox_capacity, bytes - offset) / sizeof(uint4));
-    __syncthreads();
-  }
-  return Status::ok;
-}
-
-// Whether the lane's tile has an entry in the overflow, by its tail alone.
-__device__ bool lies_in_overflow(const Layout& layout, const std::uint8_t* message, unsigned tile) {
+// Whether the lane's tile has an entry that starts in the piece, by its tail alone.
+__device__ bool starts_in(const OverflowPiece& piece, const Layout& layout, const std::uint8_t* message,
+                          std::uint64_t tile) {
   if (tile >= layout.tiles) return false;
-  const std::uint32_t* tail =
-      reinterpret_cast<const std::uint32_t*>(message + layout.tails + std::uint64_t{tile} * tail_bytes);
+  const std::uint32_t* tail = reinterpret_cast<const std::uint32_t*>(message + layout.tails + tile * tail_bytes);
   const unsigned kind = tail[0] >> 8 & 0xff;
+  const std::uint32_t first = tail[tail_bytes / sizeof(*tail) - 1];
   const TileMode mode = static_cast<TileMode>(kind & 3);
   const unsigned units = mode == TileMode::raw ? raw_entry_units : kind >> tail_units_shift;
-  return mode != TileMode::tail && !layout.in_pool(tail[tail_bytes / sizeof(*tail) - 1], units);
+  if (mode == TileMode::tail || layout.in_pool(first, units)) return false;
+  const std::uint64_t offset = layout.overflow_offset(first);
+  return offset >= piece.begin && offset - piece.begin < piece.step;
 }
 
-// Decodes the tiles of message `index` whose entries lie in `record`. Block-wide.
-__device__ void decode_overflow(const MessageRow& row, const OverflowPiece& record, unsigned index,
-                                std::uint8_t* distances, BlockState& state) {
-  for (unsigned first = warp_id() * lane_count; first < row.layout.tiles; first += block_threads) {
-    unsigned found = __ballot_sync(all_lanes, lies_in_overflow(row.layout, row.message(index), first + lane_id()));
+// Decodes the tiles of message `index` whose entries start in the piece. Block-wide.
+__device__ void decode_piece(const MessageRow& row, const OverflowPiece& piece, unsigned index, std::uint8_t* distances,
+                             BlockState& state) {
+  for (std::uint64_t first = warp_id() * lane_count; first < row.layout.tiles; first += block_threads) {
+    unsigned found = __ballot_sync(all_lanes, starts_in(piece, row.layout, row.message(index), first + lane_id()));
     while (found != 0) {
       const unsigned lowest = __ffs(static_cast<int>(found)) - 1;
       found &= found - 1;
-      const TileFate fate = decode_tile<false, true>(row, record, index, first + lowest, distances);
+      const TileFate fate = decode_tile<false, true>(row, piece, index, first + lowest, distances);
       __syncwarp();  // before the next tile's distances
       if (fate == TileFate::corrupt && lane_id() == 0) {
         constexpr auto bad_tile = static_cast<std::int32_t>(Status::bad_tile);
@@ -129,22 +123,33 @@ __device__ void decode_overflow(const MessageRow& row, const OverflowPiece& reco
       }
     }
   }
-  __syncthreads();  // before the next record overwrites the room
+  __syncthreads();  // before the next piece overwrites the room
 }
 
 // False if no further message can be patched. Block-wide.
 __device__ bool patch_message(const PatchArguments& arguments, unsigned index, std::uint8_t* distances,
                               BlockState& state) {
   const MessageRow& row = arguments.row;
-  const auto* header = reinterpret_cast<const MessageHeader*>(row.message(index));
-  const std::uint64_t bytes = row.layout.overflow_bytes(header->entry_units);
-  const Status status = gather_record(arguments, index, bytes, state);
-  if (status != Status::ok) {
-    if (threadIdx.x == 0) atomicMin(&state.fault, fault_of(index, static_cast<std::int32_t>(status)));
-    return false;
+  const auto& header = *reinterpret_cast<const MessageHeader*>(row.message(index));
+  const Record record{index, header.chunk, header.sequence, row.layout.overflow_bytes(header.entry_units)};
+  // Pieces overlap by the largest entry, so that every entry lies in one of them as a whole.
+  const std::uint64_t step = arguments.mailbox_capacity - max_overflow_entry_bytes;
+  for (std::uint64_t offset = 0;; offset += step) {
+    if (threadIdx.x == 0) state.answer = request_piece(arguments, record, offset, state.wait_ns);
+    __syncthreads();
+    if (state.answer != Status::ok) {
+      if (threadIdx.x == 0) atomicMin(&state.fault, fault_of(index, static_cast<std::int32_t>(state.answer)));
+      return false;
+    }
+    const std::uint64_t size = std::min(arguments.mailbox_capacity, record.bytes - offset);
+    const bool last = offset + size == record.bytes;
+    copy_piece(reinterpret_cast<uint4*>(arguments.room), reinterpret_cast<const uint4*>(arguments.mailbox + 1),
+               size / sizeof(uint4));
+    __syncthreads();
+    decode_piece(row, {arguments.room, offset, last ? size : step, size}, index, distances, state);
+    if (last) break;
   }
-  if (threadIdx.x == 0) state.overflow_bytes += bytes;
-  decode_overflow(row, {arguments.room, 0, bytes, bytes}, index, distances, state);
+  if (threadIdx.x == 0) state.overflow_bytes += record.bytes;
   return true;
 }
 
@@ -158,7 +163,7 @@ __device__ bool examine(const PatchArguments& arguments, unsigned index, BlockSt
   if (index < arguments.message_count) {
     const std::int32_t told = row.summaries == nullptr ? 0 : row.summaries[index].status;
     const MessageHeader& header = *reinterpret_cast<const MessageHeader*>(row.message(index));
-    const Status status = check_header(header, Dtype::bfloat16, row.layout, row.sequence, row.chunk);
+    const Status status = row.check(header);
     good = status == Status::ok;
     if (good) {
       escapes = header.escapes;
@@ -199,7 +204,8 @@ __device__ void publish(const PatchArguments& arguments, const BlockState& state
   if (arguments.started_ns != nullptr) {
     counters.exchange_ns = before.exchange_ns + (global_timer() - state.started_ns);
   }
-  store_release(counters.finished, std::max(before.finished, arguments.ticket));
+  store_release(counters.finished, before.finished + 1);
+  if (arguments.advance != nullptr) atomicAdd(arguments.advance, 1ull);
 }
 
 __global__ void __launch_bounds__(block_threads, 1) patch_kernel(const __grid_constant__ PatchArguments arguments) {
@@ -254,7 +260,7 @@ cudaError_t launch_patch(const PatchJob& job, cudaStream_t stream) {
   arguments.release = job.release;
   arguments.counters = job.counters;
   arguments.started_ns = job.started_ns;
-  arguments.ticket = job.ticket;
+  arguments.advance = reinterpret_cast<unsigned long long*>(job.advance);
   patch_kernel<<<1, block_threads, 0, stream>>>(arguments);
   return cudaGetLastError();
 }

@@ -17,8 +17,10 @@ struct MessageRow {
   std::uint64_t value_stride;
   Layout layout;
   std::uint64_t sequence;
+  const std::uint64_t* sequence_counter;
   std::uint32_t chunk;
   std::uint32_t skip;
+  bool any_sequence;
 
   MessageRow() = default;
   explicit MessageRow(const DecodeJob& job)
@@ -29,10 +31,16 @@ struct MessageRow {
         value_stride(job.value_stride),
         layout(Layout::of(job.count, job.pool_fraction)),
         sequence(job.sequence),
+        sequence_counter(job.sequence_counter),
         chunk(job.chunk),
-        skip(job.skip) {}
+        skip(job.skip),
+        any_sequence(job.any_sequence) {}
 
   __device__ const std::uint8_t* message(unsigned index) const { return messages + index * message_stride; }
+  __device__ Status check(const MessageHeader& header) const {
+    const std::uint64_t counted = sequence_counter == nullptr ? 0 : *sequence_counter;
+    return check_header(header, Dtype::bfloat16, layout, counted + sequence, chunk, any_sequence);
+  }
 };
 
 // The bytes [begin, begin + size) of a message's overflow, of which the entries that start in [begin, begin + step)

@@ -60,13 +60,13 @@ class LoopbackTransport final : public RecordTransport {
   LoopbackTransport(LoopbackRecords& records, std::uint32_t own, std::uint32_t ranks)
       : records_(records), own_(own), ranks_(ranks) {}
 
-  Status send_to_all(const RecordId& id, Record record) override {
+  Status send(std::uint32_t receiver, const RecordId& id, Record record) override {
     flushed_too_early = flushed_too_early || port->flushed();
     if (broken) {
       return Status::out_of_memory;
     }
     for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      if (rank != own_ && !mute) {
+      if (rank != own_ && !mute && (receiver == all_receivers || receiver == rank)) {
         records_.put({rank, id.sender, id.sequence, id.chunk}, record);
       }
     }
@@ -263,14 +263,94 @@ TEST_CASE("what kernels find wrong is kept, and the next call returns it") {
   REQUIRE(status == Status::bad_count);
 }
 
+TEST_CASE("the pieces of a record leave together, and a record that a release cuts short does not") {
+  const bool released = GENERATE(false, true);
+  LoopbackDevice device;
+  LoopbackRecords records;
+  LoopbackTransport transport(records, 0, 3);
+  std::unique_ptr<OverflowPort> port;
+  REQUIRE(OverflowPort::create(device, &port) == Status::ok);
+  port->open(0, &transport);
+  transport.port = port.get();
+  constexpr std::uint64_t count = 1500 * codec::tile_values;  // of random bits: a record of more than one piece
+  const auto values = test::make_data(Data::random, count, 1);
+  const codec::Layout layout = codec::Layout::of(count, 0);
+  std::vector<std::byte> message(layout.static_bytes + 128);
+  codec::EncodeJob job;
+  job.values = values.data();
+  job.count = count;
+  job.message = message.data() + (128 - reinterpret_cast<std::uintptr_t>(message.data()) % 128) % 128;
+  job.sequence = 5;
+  port->attach(0, &job);
+  REQUIRE(port->poll());  // what has been enqueued has not begun
+  std::thread encoder([&] { static_cast<void>(device.encode(job, nullptr)); });
+  while (codec::load_acquire(job.outbox->posted) == 0) {
+    std::this_thread::yield();
+  }
+  REQUIRE_FALSE(port->flushed());
+  if (released) {
+    port->release();
+    encoder.join();
+  }
+  do {
+    static_cast<void>(port->poll());
+  } while (!port->flushed());
+  if (!released) {
+    encoder.join();
+  }
+  REQUIRE(records.size() == (released ? 0 : 2));
+  if (!released) {
+    const auto record = records.get({1, 0, 5, 0});
+    REQUIRE(record->size() > OverflowPort::outbox_bytes);
+    REQUIRE(port->sent_bytes() == record->size());
+    REQUIRE(record == records.get({2, 0, 5, 0}));
+  }
+  REQUIRE(port->status() == Status::ok);
+  REQUIRE_FALSE(transport.flushed_too_early);
+}
+
+TEST_CASE("a port is busy while anything runs, and for good once captured") {
+  LoopbackDevice device;
+  LoopbackRecords records;
+  LoopbackTransport transport(records, 0, 2);
+  std::unique_ptr<OverflowPort> port;
+  REQUIRE(OverflowPort::create(device, &port) == Status::ok);
+  port->open(0, &transport);
+  transport.port = port.get();
+  REQUIRE_FALSE(port->poll());
+  codec::EncodeJob encode;
+  encode.message_count = 0;
+  port->attach(1, &encode);
+  REQUIRE(port->poll());
+  codec::DecodeJob nothing;
+  const codec::PatchJob patch = port->patch_job(1, nothing);
+  REQUIRE(device.encode(encode, nullptr) == Status::ok);
+  REQUIRE(port->poll());
+  REQUIRE(device.patch(patch, nullptr) == Status::ok);
+  REQUIRE_FALSE(port->poll());
+  // A graph's replay, of which the host knows nothing.
+  REQUIRE(device.encode(encode, nullptr) == Status::ok);
+  REQUIRE(port->poll());
+  REQUIRE(device.patch(patch, nullptr) == Status::ok);
+  REQUIRE_FALSE(port->poll());
+  const int wakes = transport.wakes;
+  port->set_captured();
+  REQUIRE(transport.wakes == wakes + 1);
+  REQUIRE(port->poll());
+  port->release();
+  REQUIRE_FALSE(port->poll());
+}
+
 TEST_CASE("mapped memory that is refused refuses the staging") {
   LoopbackDevice device;
-  device.memory_limit = staging_bytes;
   std::unique_ptr<Staging> staging;
-  device.memory_limit = staging_bytes + 1;
+  constexpr std::uint64_t data = OverflowPort::outbox_bytes + OverflowPort::mailbox_bytes;
+  static_assert(staging_bytes <= data);
+  device.memory_limit = data + 4096;
   REQUIRE(Staging::create(device, staging_bytes, 2, true, &staging) == Status::ok);
+  REQUIRE(staging->overflow()->mapped_bytes() <= data + 4096);
   staging.reset();
-  device.memory_limit = staging_bytes - 1;
+  device.memory_limit = data;
   REQUIRE(Staging::create(device, staging_bytes, 2, true, &staging) == Status::out_of_memory);
   REQUIRE(device.allocations == 0);
 }
@@ -278,7 +358,7 @@ TEST_CASE("mapped memory that is refused refuses the staging") {
 TEST_CASE("chunks of a call overlap on side streams, in order") {
   for (const int count : {2, 3, 5}) {
     StaticRanks ranks(count, 16);
-    const std::uint64_t chunk = Staging::chunk_values(staging_bytes, count, 16);
+    const std::uint64_t chunk = Staging::chunk_values(staging_bytes, count, true, 16);
     for (const std::uint64_t chunks : {2, 3, 4, 9}) {
       for (const bool in_place : {true, false}) {
         CAPTURE(count, chunks, in_place);
@@ -296,7 +376,7 @@ TEST_CASE("chunks of a call overlap on side streams, in order") {
 
 TEST_CASE("a call of one chunk, or under rule R5's condition, stays on its stream") {
   StaticRanks ranks(2, 16);
-  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
   std::uint64_t values = chunk;
   SECTION("one chunk") {}
   SECTION("rule R5") {
@@ -313,7 +393,7 @@ TEST_CASE("a call of one chunk, or under rule R5's condition, stays on its strea
 
 TEST_CASE("the calls of a group overlap if they share a stream") {
   StaticRanks ranks(2, 16);
-  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
   const bool shared = GENERATE(true, false);
   const cudaStream_t other = stream_of(shared ? 1 : 2);
   for (const bool in_place : {true, false}) {
@@ -343,7 +423,7 @@ TEST_CASE("a large shard is copied beside the exchange of its one chunk") {
 
 // The next call on another stream must find the half free, and the caller's buffers are his again.
 TEST_CASE("whatever fails, and when, the caller's stream waits for all that was enqueued") {
-  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
   const bool in_nccl = GENERATE(false, true);
   bool failed = true;
   for (int step = 1; failed; ++step) {
