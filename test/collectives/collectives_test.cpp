@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "test/collectives/all_gather_cases.hpp"
-#include "test/collectives/reports.hpp"
 #include "test/collectives/stress.hpp"
 #include "test/support/backend.hpp"
 #include "test/support/ranks.hpp"
