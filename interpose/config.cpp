@@ -144,6 +144,10 @@ std::optional<collectives::Exchange> ExchangeMode::parse(std::string_view text) 
                            : std::nullopt;
 }
 
+std::optional<Start> StartMode::parse(std::string_view text) {
+  return text == "fenced" ? std::optional(Start::fenced) : text == "now" ? std::optional(Start::now) : std::nullopt;
+}
+
 std::optional<std::uint32_t> PoolBytes::parse(std::string_view text) {
   const auto number = parse_number(text, 0, codec::tile_values);
   return number ? std::optional(static_cast<std::uint32_t>(*number)) : std::nullopt;
@@ -167,6 +171,7 @@ std::vector<std::string> Configuration::route_settings() const {
   return {std::string("ZIPCCL_COLLECTIVES=") + (settings.collectives.all_gather ? "allgather" : "none"),
           "ZIPCCL_MIN_BYTES=" + (settings.min_bytes ? std::to_string(*settings.min_bytes) : "auto"),
           std::string("ZIPCCL_EXCHANGE=") + (settings.exchange == collectives::Exchange::exact ? "exact" : "static"),
+          std::string("ZIPCCL_START=") + (settings.start == Start::now ? "now" : "fenced"),
           "ZIPCCL_POOL=" + std::to_string(settings.pool_bytes),
           std::string("ZIPCCL_IGNORE_MAX_CONNECTIONS=") + (settings.ignore_max_connections ? "1" : "0")};
 }
@@ -174,7 +179,7 @@ std::vector<std::string> Configuration::route_settings() const {
 collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link) const {
   collectives::Agreement agreed;
   agreed.exchange = settings.exchange;
-  agreed.pool_fraction = settings.pool_bytes * codec::pool_tiles / codec::unit_bytes;
+  agreed.pool_fraction = pool_fraction_of(settings.pool_bytes);
   agreed.staging_bytes = staging_bytes;
   const std::optional<std::uint64_t> min_bytes = settings.min_bytes ? settings.min_bytes : automatic_min(slowest_link);
   agreed.all_gather = settings.collectives.all_gather && min_bytes.has_value();

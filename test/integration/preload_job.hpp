@@ -124,4 +124,7 @@ inline void gather_and_check(ncclComm_t comm, ncclDataType_t type = ncclBfloat16
   gather.check();
 }
 
+// preload_start.cpp: all-gathers whose values change as the words say.
+int changing(int argc, char** argv);
+
 }  // namespace preload
