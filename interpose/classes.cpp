@@ -45,8 +45,9 @@ Classes::Classes(CommState& state, switcher::Rendezvous& rendezvous)
   shown_.ever_compressed = current_.compressed;
   shown_.staging_bytes = current_.staging_bytes;
   shown_.reason = promotion_.reason();
-  if (current_.compressed) {
-    gate_.wish(current_);  // all must have wished before anything can change
+  // Nothing can change before all have wished.
+  if (current_.compressed && configuration().settings.start != Start::always) {
+    gate_.wish(current_);
   }
 }
 
@@ -66,7 +67,7 @@ Status Classes::begin_all_gather(const Call& call, bool* compressed) {
     captured_ = true;
     gate_.keep();  // a graph goes on as it was captured; eager calls beside it do likewise
   }
-  if (!captured_ && call.eligible) {
+  if (!captured_ && call.eligible && configuration().settings.start != Start::always) {
     setting.compressed ? review(number) : consider(call, number);
   }
   return Status::ok;

@@ -90,6 +90,18 @@ std::string unknown_warning(std::string_view name) {
 
 }  // namespace
 
+const char* to_string(Start start) {
+  switch (start) {
+    case Start::fenced:
+      return "fenced";
+    case Start::now:
+      return "now";
+    case Start::always:
+      return "always";
+  }
+  return "unknown";
+}
+
 std::optional<bool> Switch::parse(std::string_view text) {
   if (same_word(text, "on") || same_word(text, "off")) {
     return same_word(text, "on");
@@ -145,7 +157,10 @@ std::optional<collectives::Exchange> ExchangeMode::parse(std::string_view text) 
 }
 
 std::optional<Start> StartMode::parse(std::string_view text) {
-  return text == "fenced" ? std::optional(Start::fenced) : text == "now" ? std::optional(Start::now) : std::nullopt;
+  return text == "fenced"   ? std::optional(Start::fenced)
+         : text == "now"    ? std::optional(Start::now)
+         : text == "always" ? std::optional(Start::always)
+                            : std::nullopt;
 }
 
 std::optional<std::uint32_t> PoolBytes::parse(std::string_view text) {
@@ -171,7 +186,7 @@ std::vector<std::string> Configuration::route_settings() const {
   return {std::string("ZIPCCL_COLLECTIVES=") + (settings.collectives.all_gather ? "allgather" : "none"),
           "ZIPCCL_MIN_BYTES=" + (settings.min_bytes ? std::to_string(*settings.min_bytes) : "auto"),
           std::string("ZIPCCL_EXCHANGE=") + (settings.exchange == collectives::Exchange::exact ? "exact" : "static"),
-          std::string("ZIPCCL_START=") + (settings.start == Start::now ? "now" : "fenced"),
+          std::string("ZIPCCL_START=") + to_string(settings.start),
           "ZIPCCL_POOL=" + std::to_string(settings.pool_bytes),
           std::string("ZIPCCL_IGNORE_MAX_CONNECTIONS=") + (settings.ignore_max_connections ? "1" : "0")};
 }

@@ -44,8 +44,10 @@ struct ExchangeMode {
 // When calls begin to be compressed.
 enum class Start : std::uint8_t {
   fenced,  // when their values have shown that it pays and all ranks are ready
-  now      // from the first one on
+  now,     // from the first one on; they may need more room or become native later
+  always   // from the first one on, whatever their values
 };
+const char* to_string(Start start);
 struct StartMode {
   using Value = Start;
   static std::optional<Value> parse(std::string_view text);

@@ -134,7 +134,7 @@ void Creation::prepare() {
     refusal_ = why;
   } else if (nonblocking_) {
     // It stays native whatever this rank can do.
-  } else if (own.settings.start == Start::now) {
+  } else if (own.settings.start != Start::fenced) {
     std::unique_ptr<collectives::Staging>& staging = state_->communicator.staging;
     if (StagingPool::instance().reserve(*device_, own.settings.staging_bytes, rank_count, with_overflow(), &staging,
                                         &why) == Status::ok) {

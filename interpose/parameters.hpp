@@ -12,9 +12,10 @@
     "never over NVLink; must be the same on all ranks")                                                             \
   X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "static", "static, exact",                                           \
     "how data travels that exceeds a message's fixed part; must be the same on all ranks")                          \
-  X(start, "ZIPCCL_START", StartMode, "fenced", "fenced, now",                                                      \
+  X(start, "ZIPCCL_START", StartMode, "fenced", "fenced, now, always",                                              \
     "fenced: calls are native until their values have shown that compression pays and all ranks are ready; now: "   \
-    "compressed from the first one on; must be the same on all ranks")                                              \
+    "compressed from the first one on, and native later if it does not pay; always: compressed, for tests and "     \
+    "benchmarks; must be the same on all ranks")                                                                    \
   X(pool_bytes, "ZIPCCL_POOL", PoolBytes, "1", "0 to 1024",                                                         \
     "least room for outliers in a message's fixed part, in bytes for every 1,024 values; calls that need more get " \
     "it; must be the same on all ranks")                                                                            \

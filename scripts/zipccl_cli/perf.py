@@ -77,6 +77,7 @@ def all_gather(options):
     if options.json:
         paths.writable(options.json)
     if not options.no_preload:
+        environment.setdefault("ZIPCCL_START", "always")  # every call counts
         environment["LD_PRELOAD"] = paths.with_preload(paths.library(options.lib))
     with tempfile.TemporaryDirectory(prefix="zipccl-perf-") as folder:
         output, report_folder = pathlib.Path(folder) / "rows", pathlib.Path(folder) / "reports"
