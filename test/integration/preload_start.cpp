@@ -1,5 +1,8 @@
 // Jobs whose calls change on the way: what they send, when a rank is late, when one dies. Every output is checked.
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <memory>
@@ -176,6 +179,49 @@ int changing(int argc, char** argv) {
   for (const ncclComm_t comm : comms) {
     EXPECT(ncclCommDestroy(comm) == ncclSuccess);
   }
+  return 0;
+}
+
+// The last rank stops `microseconds` after it was the last to be ready, so that the others wait for its answer at the
+// fence; then they abort. Now and then the answer is faster.
+int stopped_at_fence(int microseconds) {
+  ncclComm_t comm = create();
+  const bool stops = rank_number() == world_size() - 1;
+  constexpr int ready_call = 2;  // of a rank that has waited for each call
+  constexpr int last_call = 30;
+  std::vector<std::unique_ptr<Gather>> gathers;
+  const Stream stream;
+  for (int call = 0; call <= ready_call; ++call) {
+    gathers.push_back(std::make_unique<Gather>(standard_count, everybody()));
+    stream.wait();
+    if (stops && call == ready_call) {
+      EXPECT(std::system(("(sleep 2; kill -9 " + std::to_string(getpid()) + ") &").c_str()) == 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    EXPECT(gathers.back()->call(comm, stream.stream) == ncclSuccess);
+  }
+  if (stops) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(microseconds)) {
+    }
+    raise(SIGSTOP);
+    return 1;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::atomic<bool> aborted = false;
+  std::thread aborter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    aborted = true;
+    EXPECT(ncclCommAbort(comm) == ncclSuccess);
+  });
+  int call = ready_call + 1;
+  ncclResult_t result = ncclSuccess;
+  for (; call <= last_call && result == ncclSuccess && !aborted; ++call) {
+    gathers.push_back(std::make_unique<Gather>(standard_count, everybody()));
+    result = gathers.back()->call(comm, stream.stream);
+  }
+  std::printf("%s after call %d: %d\n", aborted ? "waited" : "did not wait", call - 1, result);
+  aborter.join();
   return 0;
 }
 

@@ -188,6 +188,22 @@ class Loss(Case):
                     self.dies(3, rank, call, "ahead:6")
 
 
+    def test_abort_at_the_fence(self):
+        """A rank that waits for the decision comes out of its call when its communicator is aborted."""
+        self.environment.pop("ZIPCCL_START")
+        for attempt in range(40):  # the stopped rank may have answered before, or have said nothing yet
+            for path in self.folder.glob("id*"):
+                path.unlink()
+            results = self.launch("stopped-at-fence", str(attempt % 20 * 20), ranks=3, good=False, seconds=30)
+            self.assertEqual(results[2].status, -9)
+            for result in results[:2]:
+                self.assertEqual(result.status, 0, result)
+            # ncclInvalidUsage; or the other's end has released it before.
+            if any("waited after call 7: 5\n" in result.out for result in results[:2]):
+                return
+        self.fail("no rank ever waited at a fence")
+
+
 def main():
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--build", type=pathlib.Path, required=True)
