@@ -53,7 +53,7 @@ Status route_of(const CommState& state, const void* send, const void* receive, s
     capturing = true;  // a device that cannot answer fails in NCCL, which says why
   }
   bool compressed = false;
-  const Status status = state.classes->begin_all_gather({send, count, stream, capturing, !registered}, &compressed);
+  const Status status = state.classes->all_gather().begin({send, count, stream, capturing, !registered}, &compressed);
   *route = registered    ? Route::registered
            : !compressed ? Route::native
            : capturing   ? Route::captured

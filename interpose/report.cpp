@@ -64,9 +64,9 @@ Json to_json(const Bucket& bucket) {
   return result;
 }
 
-Json to_json(const Classes::State& all_gather) {
+Json to_json(const CallClass::State& all_gather) {
   Json switches = Json::array();
-  for (const Classes::Switch& one : all_gather.switches) {
+  for (const CallClass::Switch& one : all_gather.switches) {
     Json entry = {{"call", one.call}, {"state", one.compressed ? "compressed" : "native"}};
     if (one.compressed) {
       entry["pool_bytes"] = one.pool_bytes;
@@ -103,7 +103,8 @@ Json to_json(const CommState& state, const char* fate) {
     }
   }
   const collectives::Communicator& communicator = state.communicator;
-  const Classes::State all_gather = state.classes != nullptr ? state.classes->all_gather_state() : Classes::State{};
+  const CallClass::State all_gather =
+      state.classes != nullptr ? state.classes->all_gather().state() : CallClass::State{};
   const bool compressed = state.compressed && all_gather.ever_compressed;
   Json result = {{"name", state.name},
                  {"number", state.number},
