@@ -3,7 +3,8 @@
 //
 // Rules for all implementations: no exception leaves a method; nothing but the create and allocate functions may
 // allocate or synchronise; the stream is the last argument; a method works whatever device is current in the
-// calling thread and restores it. Methods may be called from several threads.
+// calling thread and restores it. Methods may be called from several threads. What is enqueued on a stream that is
+// being captured becomes part of the graph; no method disturbs a capture, whosever it is.
 #pragma once
 
 #include <cstddef>
@@ -113,9 +114,22 @@ class Device {
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status query(Event event, bool* done) = 0;
   virtual Status wait(Event event, Stream stream) = 0;  // stream waits for the event
+  // Within a capture these become part of the graph: every launch of it waits for the latest record before the launch,
+  // and records anew. Outside a capture they are record and wait.
+  virtual Status record_external(Event event, Stream stream) = 0;
+  virtual Status wait_external(Event event, Stream stream) = 0;
 
-  virtual Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;  // device to device
-  virtual Status capturing(Stream stream, bool* active) = 0;
+  // A stream that is not ordered with the default stream, of the highest priority. destroy returns at once; work that
+  // is still enqueued is completed.
+  virtual Status create_stream(Stream* stream) = 0;
+  virtual void destroy_stream(Stream stream) = 0;
+
+  // Between device and mapped memory, whichever either is.
+  virtual Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;
+  // Number of the capture into a graph that the stream takes part in, the same for all its streams and for no later
+  // one; 0 if it takes part in none. An error if the capture has been spoilt, or CUDA would spoil it by a call like the
+  // caller's.
+  virtual Status capture(Stream stream, std::uint64_t* id) = 0;
   virtual Status synchronize() = 0;  // the whole device; only when a communicator ends
 
   virtual Status encode(const EncodeJob& job, Stream stream) = 0;

@@ -128,13 +128,27 @@ Status HostDevice::wait(Event event, Stream stream) {
   return check("stream_wait_event", runtime_->stream_wait_event(stream, event));
 }
 
+Status HostDevice::record_external(Event event, Stream stream) {
+  return check("event_record_external", runtime_->event_record_external(event, stream));
+}
+
+Status HostDevice::wait_external(Event event, Stream stream) {
+  return check("stream_wait_event_external", runtime_->stream_wait_event_external(stream, event));
+}
+
+Status HostDevice::create_stream(Stream* stream) { return check("stream_create", runtime_->stream_create(stream)); }
+
+void HostDevice::destroy_stream(Stream stream) { static_cast<void>(runtime_->stream_destroy(stream)); }
+
 Status HostDevice::copy(void* destination, const void* source, std::size_t bytes, Stream stream) {
   return enqueue(CopyJob{destination, source, bytes}, stream);
 }
 
-Status HostDevice::capturing(Stream, bool* active) {
-  *active = false;
-  return Status::ok;
+Status HostDevice::capture(Stream stream, std::uint64_t* id) {
+  unsigned long long number = 0;
+  const Status status = check("stream_capture_id", runtime_->stream_capture_id(stream, &number));
+  *id = number;
+  return status;
 }
 
 Status HostDevice::synchronize() { return check("device_synchronize", runtime_->device_synchronize()); }
@@ -161,7 +175,8 @@ Status HostDevice::enqueue(const Work& work, Stream stream) {
     return Status::out_of_memory;
   }
   job->work = work;
-  const Status status = check("stream_enqueue", runtime_->stream_enqueue(stream, &run_job, job));
+  const Status status =
+      check("stream_enqueue_owned", runtime_->stream_enqueue_owned(stream, &run_job, &release_job, job));
   if (status != Status::ok) {
     return_job(job);
   }
@@ -198,6 +213,10 @@ void HostDevice::return_job(Job* job) {
 void HostDevice::run_job(void* argument) {
   auto* job = static_cast<Job*>(argument);
   std::visit([](const auto& work) { run(work); }, job->work);
+}
+
+void HostDevice::release_job(void* argument) {
+  auto* job = static_cast<Job*>(argument);
   job->owner->return_job(job);
 }
 

@@ -54,15 +54,18 @@ Status Staging::reserve(bool with_overflow) {
   if (const Status status = device_.clear(scratch_, halves * codec::encode_scratch_bytes); status != Status::ok) {
     return status;
   }
-  if (const Status status = device_.allocate_mapped(&memory, halves * ranks * sizeof(codec::MessageSummary));
-      status != Status::ok) {
+  constexpr std::size_t mapped_bytes = sizeof(codec::MessageSummary) + sizeof(codec::MessageHeader);
+  if (const Status status = device_.allocate_mapped(&memory, halves * ranks * mapped_bytes); status != Status::ok) {
     return status;
   }
-  summaries_ = static_cast<codec::MessageSummary*>(memory);
+  mapped_ = static_cast<std::byte*>(memory);
+  auto* headers = reinterpret_cast<codec::MessageHeader*>(mapped_);
+  auto* summaries = reinterpret_cast<codec::MessageSummary*>(headers + halves * ranks);
   for (std::size_t index = 0; index < halves; ++index) {
     Half& half = halves_[index];
     half.scratch = scratch_ + index * codec::encode_scratch_bytes;
-    half.summaries = summaries_ + index * ranks;
+    half.headers = headers + index * ranks;
+    half.summaries = summaries + index * ranks;
     if (const Status status = device_.create_event(&half.done); status != Status::ok) {
       return status;
     }
@@ -72,9 +75,19 @@ Status Staging::reserve(bool with_overflow) {
         status != Status::ok) {
       return status;
     }
+    for (codec::Stream* stream : {&side_.encode, &side_.decode}) {
+      if (const Status status = device_.create_stream(stream); status != Status::ok) {
+        return status;
+      }
+    }
   }
   limit(bytes_);
-  return device_.create_event(&last_use_);
+  for (codec::Event* event : {&handover_, &last_use_, &captured_use_}) {
+    if (const Status status = device_.create_event(event); status != Status::ok) {
+      return status;
+    }
+  }
+  return Status::ok;
 }
 
 void Staging::limit(std::uint64_t bytes) {
@@ -92,11 +105,18 @@ Staging::~Staging() {
       device_.destroy_event(half.done);
     }
   }
-  if (last_use_ != nullptr) {
-    device_.destroy_event(last_use_);
+  for (codec::Event event : {handover_, last_use_, captured_use_}) {
+    if (event != nullptr) {
+      device_.destroy_event(event);
+    }
   }
-  if (summaries_ != nullptr) {
-    device_.release_mapped(summaries_);
+  for (codec::Stream stream : {side_.encode, side_.decode}) {
+    if (stream != nullptr) {
+      device_.destroy_stream(stream);
+    }
+  }
+  if (mapped_ != nullptr) {
+    device_.release_mapped(mapped_);
   }
   if (scratch_ != nullptr) {
     device_.release(scratch_);
@@ -106,11 +126,30 @@ Staging::~Staging() {
   }
 }
 
-Status Staging::begin(codec::Stream stream) { return used_ ? device_.wait(last_use_, stream) : Status::ok; }
+Status Staging::begin(codec::Stream stream, std::uint64_t capture) {
+  if (capture != 0) {
+    return capture == capture_ ? device_.wait(captured_use_, stream) : device_.wait_external(last_use_, stream);
+  }
+  return used_ ? device_.wait(last_use_, stream) : Status::ok;
+}
 
-Status Staging::end(codec::Stream stream) {
+Status Staging::end(codec::Stream stream, std::uint64_t capture) {
   used_ = true;
-  return device_.record(last_use_, stream);
+  if (capture == 0) {
+    return device_.record(last_use_, stream);
+  }
+  // Records of one event in one graph count in their order, which captured_use_ makes that of the calls.
+  const Status status = device_.record(captured_use_, stream);
+  if (status != Status::ok) {
+    return status;
+  }
+  capture_ = capture;
+  return device_.record_external(last_use_, stream);
+}
+
+Status Staging::order(codec::Stream first, codec::Stream then) {
+  const Status status = device_.record(handover_, first);
+  return status == Status::ok ? device_.wait(handover_, then) : status;
 }
 
 Status Staging::idle(bool* done) {

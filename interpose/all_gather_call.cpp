@@ -34,9 +34,9 @@ std::uint64_t bytes_of(ncclDataType_t dtype) {
 }
 
 // What this rank alone knows comes last; NCCL demands that the ranks do alike in it. Not ok if the call must fail.
-Status route_of(const CommState& state, const void* send, const void* receive, std::uint64_t count,
-                ncclDataType_t dtype, cudaStream_t stream, Route* route) {
-  const collectives::Communicator& communicator = state.communicator;
+Status route_of(CommState& state, const void* send, const void* receive, std::uint64_t count, ncclDataType_t dtype,
+                cudaStream_t stream, Route* route, std::uint64_t* capture) {
+  collectives::Communicator& communicator = state.communicator;
   *route = Route::closed;
   if (!state.active()) {
     return Status::ok;
@@ -48,16 +48,19 @@ Status route_of(const CommState& state, const void* send, const void* receive, s
   const bool registered =
       state.registered.overlaps(send, bytes) ||
       state.registered.overlaps(receive, bytes * static_cast<std::uint64_t>(communicator.rank_count));
-  bool capturing = false;
-  if (communicator.device->capturing(stream, &capturing) != Status::ok) {
-    capturing = true;  // a device that cannot answer fails in NCCL, which says why
-  }
+  // A device that cannot answer fails in NCCL, which says why.
+  const bool answers = communicator.device->capture(stream, capture) == Status::ok;
+  const bool capturing = !answers || *capture != 0;
   bool compressed = false;
   const Status status = state.classes->all_gather().begin({send, count, stream, capturing, !registered}, &compressed);
-  *route = registered    ? Route::registered
-           : !compressed ? Route::native
-           : capturing   ? Route::captured
-                         : Route::compressed;
+  if (*capture != 0 && compressed && !registered) {
+    communicator.captured.store(true);
+  }
+  const bool capturable = answers && communicator.agreement.exchange == collectives::Exchange::fixed;
+  *route = registered                 ? Route::registered
+           : !compressed              ? Route::native
+           : capturing && !capturable ? Route::captured
+                                      : Route::compressed;
   return status;
 }
 
@@ -151,8 +154,9 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
                         cudaStream_t stream) {
   CommPointer state = CommTable::instance().find(comm);
   Route route = Route::closed;
+  std::uint64_t capture = 0;
   if (state != nullptr) {
-    const Status status = route_of(*state, send, receive, count, dtype, stream, &route);
+    const Status status = route_of(*state, send, receive, count, dtype, stream, &route, &capture);
     if (status != Status::ok) {
       return fail_to_begin(*state, status);
     }
@@ -178,7 +182,7 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
     }
     return ncclInvalidArgument;
   }
-  CompressedAllGather call{{&state->communicator, send, receive, count, stream}, dtype, std::move(state)};
+  CompressedAllGather call{{&state->communicator, send, receive, count, stream, capture}, dtype, std::move(state)};
   if (Group::recording()) {
     return Group::add(std::move(call));
   }

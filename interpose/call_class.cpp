@@ -27,9 +27,12 @@ CallClass::CallClass(const CommState& state, switcher::FenceGate& gate, const ch
   shown_.ever_compressed = initial.compressed;
   shown_.staging_bytes = initial.staging_bytes;
   shown_.reason = promotion_.reason();
-  // Nothing can change before all have wished.
-  if (initial.compressed && !unchanging) {
-    gate_.wish(initial);
+}
+
+// Nothing can change before all have wished.
+void CallClass::start() {
+  if (current_.compressed && !unchanging_) {
+    gate_.wish(current_);
   }
 }
 

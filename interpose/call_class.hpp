@@ -39,6 +39,8 @@ class CallClass {
   CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
             const switcher::FenceSetting& initial, std::uint32_t least_room, bool unchanging);
 
+  void start();  // once, when the gate's messages can be sent, before the first call
+
   struct Call {
     const void* send = nullptr;
     std::uint64_t count = 0;

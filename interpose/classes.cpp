@@ -44,6 +44,14 @@ Classes::Classes(CommState& state, switcher::Rendezvous& rendezvous)
           "all-gathers", this, initial_setting(state.communicator),
           pool_bytes_of(state.communicator.agreement.pool_fraction), configuration().settings.start == Start::always) {}
 
+Status Classes::start() {
+  const Status status = fences_.start();
+  if (status == Status::ok) {
+    all_gather_.start();
+  }
+  return status;
+}
+
 // Device memory, and for mode static the overflow port.
 std::uint64_t Classes::reserve(std::string* why) {
   collectives::Communicator& communicator = state_.communicator;
@@ -59,8 +67,10 @@ std::uint64_t Classes::reserve(std::string* why) {
     return 0;
   }
   communicator.staging = std::move(staging);
-  if (with_overflow) {
-    state_.open_overflow(rendezvous_);
+  if (const Status status = with_overflow ? state_.open_overflow(rendezvous_) : Status::ok; status != Status::ok) {
+    *why = std::string("the helper thread cannot look after its overflow: ") + describe(status);
+    pool.release(*communicator.device, std::move(communicator.staging));
+    return 0;
   }
   return communicator.staging->bytes();
 }

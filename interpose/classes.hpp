@@ -18,6 +18,7 @@ class Classes final : private CallClass::Owner {
   // Of a communicator that the ranks have agreed on, with its channel; `state` owns the object. With staging the class
   // is compressed from its first call on, without it native until a switch. `rendezvous` outlives everything.
   Classes(CommState& state, switcher::Rendezvous& rendezvous);
+  Status start();  // once, before the first call; errors are those of Rendezvous::add
   Classes(const Classes&) = delete;
   Classes& operator=(const Classes&) = delete;
 

@@ -47,7 +47,7 @@ struct CommState {
   std::string name;              // the same on all ranks: a hash of the unique id, with "/..." for children
   std::string reason;            // why it is not compressed
   std::uint64_t number = 0;      // in order of creation in this process
-  std::atomic<int> callers = 0;  // threads inside a compressed collective
+  std::atomic<int> callers = 0;  // threads that wait inside a compressed collective or before the real Destroy
   // Of a nonblocking communicator: nobody asks for its verdict, but until all ranks have said hello it must stay open.
   std::unique_ptr<switcher::Session> session;
   // Between the ranks of a communicator that is `compressed`.
@@ -56,8 +56,9 @@ struct CommState {
 
   // Exchange mode static, from the reservation of staging on; else null. From any thread.
   OverflowLink* overflow() const { return overflow_.load(std::memory_order_acquire); }
-  void open_overflow(switcher::Rendezvous& rendezvous);  // once, by the calling thread, which has set the staging
-  void close_overflow();                                 // nobody else uses the state any more
+  // Once, by the calling thread, which has set the staging. Errors are those of Rendezvous::add.
+  Status open_overflow(switcher::Rendezvous& rendezvous);
+  void close_overflow();  // nobody else uses the state any more
   // As Staging::idle(), with all else that runs on the device. When no thread makes calls.
   Status idle(bool* done);
 
@@ -74,7 +75,8 @@ class CommTable {
   // Returns what was there under the same handle: NCCL uses addresses again.
   CommPointer insert(ncclComm_t handle, CommPointer state);
   CommPointer find(ncclComm_t handle) const;
-  CommPointer remove(ncclComm_t handle);
+  // Null if there is none, or not `expected`.
+  CommPointer remove(ncclComm_t handle, const CommState* expected = nullptr);
   std::vector<CommPointer> all() const;  // in order of creation
   bool any_compressed() const { return compressed_.load(std::memory_order_acquire) > 0; }
 

@@ -88,6 +88,12 @@ std::string unknown_warning(std::string_view name) {
   return "unknown variable " + std::string(name) + " is ignored; did you mean " + std::string(*nearest) + "?";
 }
 
+const char* to_string(collectives::Exchange exchange) {
+  return exchange == collectives::Exchange::fixed         ? "static"
+         : exchange == collectives::Exchange::sizes_first ? "sizes-first"
+                                                          : "exact";
+}
+
 }  // namespace
 
 const char* to_string(Start start) {
@@ -151,9 +157,10 @@ std::optional<BytesOrAuto::Value> BytesOrAuto::parse(std::string_view text) {
 
 std::optional<collectives::Exchange> ExchangeMode::parse(std::string_view text) {
   using collectives::Exchange;
-  return text == "static"  ? std::optional(Exchange::fixed)
-         : text == "exact" ? std::optional(Exchange::exact)
-                           : std::nullopt;
+  return text == "static"        ? std::optional(Exchange::fixed)
+         : text == "exact"       ? std::optional(Exchange::exact)
+         : text == "sizes-first" ? std::optional(Exchange::sizes_first)
+                                 : std::nullopt;
 }
 
 std::optional<Start> StartMode::parse(std::string_view text) {
@@ -185,7 +192,7 @@ std::optional<LogLevel> Level::parse(std::string_view text) {
 std::vector<std::string> Configuration::route_settings() const {
   return {std::string("ZIPCCL_COLLECTIVES=") + (settings.collectives.all_gather ? "allgather" : "none"),
           "ZIPCCL_MIN_BYTES=" + (settings.min_bytes ? std::to_string(*settings.min_bytes) : "auto"),
-          std::string("ZIPCCL_EXCHANGE=") + (settings.exchange == collectives::Exchange::exact ? "exact" : "static"),
+          std::string("ZIPCCL_EXCHANGE=") + to_string(settings.exchange),
           std::string("ZIPCCL_START=") + to_string(settings.start),
           "ZIPCCL_POOL=" + std::to_string(settings.pool_bytes),
           std::string("ZIPCCL_IGNORE_MAX_CONNECTIONS=") + (settings.ignore_max_connections ? "1" : "0")};

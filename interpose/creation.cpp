@@ -267,7 +267,8 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
                "(ZIPCCL_IGNORE_MAX_CONNECTIONS=1 compresses them all the same)";
     return ncclSuccess;
   }
-  const collectives::Agreement agreement = configuration().agreement(verdict.staging_bytes, verdict.slowest_link);
+  collectives::Agreement agreement = configuration().agreement(verdict.staging_bytes, verdict.slowest_link);
+  agreement.overlap = with_overflow() && verdict.max_connections >= free_connections;
   if (!agreement.all_gather) {
     refusal_ = std::string("its slowest link is ") + switcher::to_string(verdict.slowest_link) +
                ", where compression does not pay yet (a size in ZIPCCL_MIN_BYTES compresses all the same)";
@@ -297,27 +298,37 @@ ncclResult_t Creation::connect() {
   bool agreed = false;
   std::string why;
   if (const Status status = session_->connect(&channel, &agreed, &why); status != Status::ok) {
-    log::write(
-        LogLevel::error,
-        "communicator %s, rank %d: no answer while the ranks connected: %s; the other ranks may count on this one, "
-        "so its creation fails",
-        state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
+    log::write(LogLevel::error,
+               "communicator %s, rank %d: not connected with the other ranks: %s; they may count on this one, "
+               "so its creation fails",
+               state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
     return ncclRemoteError;
   }
   if (!agreed) {
-    refusal_ = "its ranks cannot connect with each other: " + why;
+    refusal_ = "its ranks' processes cannot connect with each other: " + why;
     state_->compressed = false;
     return ncclSuccess;
   }
   state_->channel = std::move(channel);
+  Status status = Status::ok;
   if (communicator.staging != nullptr && with_overflow()) {
-    state_->open_overflow(rendezvous());
+    status = state_->open_overflow(rendezvous());
   }
-  state_->classes = std::make_unique<Classes>(*state_, rendezvous());
+  if (status == Status::ok) {
+    state_->classes = std::make_unique<Classes>(*state_, rendezvous());
+    status = state_->classes->start();
+  }
+  if (status != Status::ok) {
+    log::write(LogLevel::error, "communicator %s, rank %d: no helper thread: %s; its creation fails",
+               state_->name.c_str(), communicator.rank, describe(status));
+    return ncclSystemError;
+  }
   return ncclSuccess;
 }
 
 ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {
+  state_->classes.reset();
+  state_->close_overflow();
   free_staging();
   static_cast<void>(call_real<&NcclTable::ncclCommAbort>(*comm));
   *comm = nullptr;

@@ -28,7 +28,7 @@ class Creation {
   switcher::Hello hello() const;
   ncclResult_t take_verdict(ncclComm_t comm);
   ncclResult_t activate(ncclComm_t comm, const collectives::Agreement& agreement);
-  ncclResult_t connect();  // the channel between the ranks, or a refusal on all of them alike
+  ncclResult_t connect();  // with the other ranks' processes, or a refusal on all ranks alike
   ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
   void free_staging();
 

@@ -12,9 +12,15 @@ switcher::RecordKey key_of(const collectives::RecordId& id) { return {id.sender,
 
 OverflowLink::OverflowLink(switcher::Rendezvous& rendezvous, switcher::Channel& channel,
                            collectives::OverflowPort& port, std::uint32_t own_rank, std::uint32_t rank_count)
-    : rendezvous_(rendezvous), channel_(channel), port_(port), own_rank_(own_rank), rank_count_(rank_count) {
-  port_.open(own_rank, this);
-  rendezvous_.add(this);
+    : rendezvous_(rendezvous), channel_(channel), port_(port), own_rank_(own_rank), rank_count_(rank_count) {}
+
+Status OverflowLink::open(switcher::Rendezvous& rendezvous, switcher::Channel& channel, collectives::OverflowPort& port,
+                          std::uint32_t own_rank, std::uint32_t rank_count, std::unique_ptr<OverflowLink>* link) {
+  std::unique_ptr<OverflowLink> opened(new OverflowLink(rendezvous, channel, port, own_rank, rank_count));
+  port.open(own_rank, opened.get());
+  const Status status = rendezvous.add(opened.get());
+  if (status == Status::ok) *link = std::move(opened);
+  return status;
 }
 
 OverflowLink::~OverflowLink() { rendezvous_.remove(this); }

@@ -11,9 +11,10 @@ namespace zipccl::interpose {
 
 class OverflowLink final : public collectives::RecordTransport, public switcher::Poller {
  public:
-  // Opens the port and has the helper thread look after it. All three must outlive the link.
-  OverflowLink(switcher::Rendezvous& rendezvous, switcher::Channel& channel, collectives::OverflowPort& port,
-               std::uint32_t own_rank, std::uint32_t rank_count);
+  // Opens the port and has the helper thread look after it. All three must outlive the link. Errors are
+  // those of Rendezvous::add.
+  static Status open(switcher::Rendezvous& rendezvous, switcher::Channel& channel, collectives::OverflowPort& port,
+                     std::uint32_t own_rank, std::uint32_t rank_count, std::unique_ptr<OverflowLink>* link);
   ~OverflowLink() override;
   OverflowLink(const OverflowLink&) = delete;
   OverflowLink& operator=(const OverflowLink&) = delete;
@@ -31,6 +32,9 @@ class OverflowLink final : public collectives::RecordTransport, public switcher:
   bool poll() override;
 
  private:
+  OverflowLink(switcher::Rendezvous& rendezvous, switcher::Channel& channel, collectives::OverflowPort& port,
+               std::uint32_t own_rank, std::uint32_t rank_count);
+
   switcher::Rendezvous& rendezvous_;
   switcher::Channel& channel_;
   collectives::OverflowPort& port_;

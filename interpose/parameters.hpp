@@ -10,7 +10,7 @@
   X(min_bytes, "ZIPCCL_MIN_BYTES", BytesOrAuto, "auto", "auto or bytes, with a suffix K, M or G (powers of 1,024)", \
     "smallest call that is compressed, in bytes of its whole output; auto: by the slowest link among the ranks, "   \
     "never over NVLink; must be the same on all ranks")                                                             \
-  X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "static", "static, exact",                                           \
+  X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "static", "static, exact, sizes-first",                              \
     "how data travels that exceeds a message's fixed part; must be the same on all ranks")                          \
   X(start, "ZIPCCL_START", StartMode, "fenced", "fenced, now, always",                                              \
     "fenced: calls are native until their values have shown that compression pays and all ranks are ready; now: "   \

@@ -11,9 +11,9 @@ Status Fences::Sender::send(std::uint32_t receiver, const FenceMessage& message)
 }
 
 Fences::Fences(Rendezvous& rendezvous, Channel& channel, std::uint32_t own_rank)
-    : rendezvous_(rendezvous), channel_(channel), own_rank_(own_rank) {
-  rendezvous_.add(this);
-}
+    : rendezvous_(rendezvous), channel_(channel), own_rank_(own_rank) {}
+
+Status Fences::start() { return rendezvous_.add(this); }
 
 Fences::~Fences() { rendezvous_.remove(this); }
 

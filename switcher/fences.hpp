@@ -21,6 +21,8 @@ class Fences final : public Poller {
   // `rendezvous` and `channel` must outlive the object.
   Fences(Rendezvous& rendezvous, Channel& channel, std::uint32_t own_rank);
   ~Fences() override;
+  // Once: hears the peers from now on. Errors are those of Rendezvous::add.
+  Status start();
   Fences(const Fences&) = delete;
   Fences& operator=(const Fences&) = delete;
 

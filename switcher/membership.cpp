@@ -1,10 +1,8 @@
 #include "switcher/membership.hpp"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "switcher/fence_wire.hpp"
@@ -13,24 +11,15 @@
 
 namespace zipccl::switcher {
 
-Membership::Membership(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Pollers* pollers)
+Membership::Membership(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Pollers* pollers,
+                       Joined joined)
     : ticket_(ticket),
       rank_(rank),
       rank_count_(rank_count),
       pollers_(pollers),
+      joined_(std::move(joined)),
       missing_(2 * (rank_count - 1)),
       peers_(rank_count) {}
-
-Status Membership::prepare(std::string* why) {
-  const std::lock_guard lock(mutex_);
-  completion_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (completion_.descriptor() < 0) {
-    *why = std::string("cannot wait for its peers: ") + std::strerror(errno);
-    return Status::unsupported;
-  }
-  end_joining_if_complete();
-  return Status::ok;
-}
 
 PeerHeader Membership::header_to(std::uint32_t peer, PeerFrame type) const {
   PeerHeader header;
@@ -56,44 +45,35 @@ void Membership::bind(std::uint32_t peer, const std::shared_ptr<PeerLink>& link)
     place.link = link;
     place.bound = true;
     --missing_;
-    end_joining_if_complete();
   }
   lock.unlock();
   if (moved || link->send(std::move(proof)) != Status::ok) fail("lost its connection with " + rank_name(peer));
+  bound();
 }
 
 void Membership::bind_local(std::uint32_t peer, const std::shared_ptr<Membership>& member) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Peer& place = peers_[peer];
   if (!joining_ || place.bound) return;
   place.member = member;
   place.bound = place.proven = true;
   missing_ -= 2;
-  end_joining_if_complete();
+  announce_if_complete(std::move(lock));
 }
 
-void Membership::fail(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
-  if (!joining_) return;
-  failure_ = reason;
-  end_joining();
+void Membership::bound() { announce_if_complete(std::unique_lock(mutex_)); }
+
+void Membership::fail(const std::string& reason) { announce(std::unique_lock(mutex_), reason); }
+
+void Membership::announce_if_complete(std::unique_lock<std::mutex> lock) {
+  if (missing_ == 0) announce(std::move(lock), {});
 }
 
-std::string Membership::outcome() {
-  const std::lock_guard lock(mutex_);
-  if (std::exchange(joining_, false)) failure_ = "could not wait for its peers";
-  completion_ = Socket();
-  return failure_;
-}
-
-void Membership::end_joining_if_complete() {
-  if (joining_ && missing_ == 0) end_joining();
-}
-
-void Membership::end_joining() {
-  joining_ = false;
-  // Only a counter at its maximum would refuse.
-  static_cast<void>(eventfd_write(completion_.descriptor(), 1));
+void Membership::announce(std::unique_lock<std::mutex> lock, const std::string& failure) {
+  if (!std::exchange(joining_, false)) return;
+  const Joined joined = std::exchange(joined_, nullptr);
+  lock.unlock();
+  joined(failure);
 }
 
 bool Membership::accept(const std::shared_ptr<PeerLink>& link, const PeerHeader& header, Bytes payload) {
@@ -109,7 +89,7 @@ bool Membership::accept(const std::shared_ptr<PeerLink>& link, const PeerHeader&
     peer.link = link;
     peer.proven = true;
     --missing_;
-    end_joining_if_complete();
+    announce_if_complete(std::move(lock));
     return true;
   }
   if (!peer.proven || peer.link != link) return false;
@@ -168,28 +148,25 @@ void Membership::store(const RecordKey& key, Bytes record) {
 }
 
 void Membership::lose(const PeerLink& link, const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
-      if (peers_[rank].link.get() != &link || peers_[rank].lost) continue;
-      note_loss(rank);
-      if (!joining_) continue;
-      failure_ = "lost its connection with " + rank_name(rank) + (reason.empty() ? "" : ", " + reason);
-      end_joining();
-    }
+  std::unique_lock lock(mutex_);
+  std::optional<std::uint32_t> first;
+  for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+    if (peers_[rank].link.get() != &link || peers_[rank].lost) continue;
+    note_loss(rank);
+    if (!first) first = rank;
+  }
+  if (first) {
+    announce(std::move(lock), "lost its connection with " + rank_name(*first) + (reason.empty() ? "" : ", " + reason));
+  } else {
+    lock.unlock();
   }
   pollers_->wake();
 }
 
 void Membership::leave(std::uint32_t peer) {
-  {
-    const std::lock_guard lock(mutex_);
-    note_loss(peer);
-    if (joining_) {
-      failure_ = rank_name(peer) + " left";
-      end_joining();
-    }
-  }
+  std::unique_lock lock(mutex_);
+  note_loss(peer);
+  announce(std::move(lock), rank_name(peer) + " left");
   pollers_->wake();
 }
 
@@ -303,6 +280,7 @@ void Membership::close() {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return;
     joining_ = false;
+    joined_ = nullptr;
     peers = std::exchange(peers_, std::vector<Peer>(rank_count_));
     for (Peer& peer : peers_) peer.lost = true;
     records_.clear();

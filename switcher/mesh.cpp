@@ -56,19 +56,18 @@ Status Mesh::open(HelperThread* thread, const Endpoint& address, const Limits& l
   return Status::ok;
 }
 
-Status Mesh::join(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count,
+Status Mesh::join(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Membership::Joined joined,
                   std::shared_ptr<Membership>* member, std::unique_ptr<Channel>* channel, std::string* why) {
-  const auto joined = std::make_shared<Membership>(ticket, rank, rank_count, pollers_);
-  if (const Status status = joined->prepare(why); status != Status::ok) return status;
+  const auto made = std::make_shared<Membership>(ticket, rank, rank_count, pollers_, std::move(joined));
   {
     const std::lock_guard lock(mutex_);
-    if (!members_.emplace(MemberKey{ticket.nonce, rank}, joined).second) {
+    if (!members_.emplace(MemberKey{ticket.nonce, rank}, made).second) {
       *why = "it has a channel already";
       return Status::invalid_argument;
     }
   }
-  *channel = std::make_unique<MemberChannel>(this, joined);
-  *member = joined;
+  *channel = std::make_unique<MemberChannel>(this, made);
+  *member = made;
   return Status::ok;
 }
 
@@ -79,6 +78,7 @@ void Mesh::introduce(const std::shared_ptr<Membership>& member, std::vector<Peer
       const std::uint32_t rank = (member->rank() + step) % member->rank_count();
       reach(member, rank, peers[rank]);
     }
+    member->bound();
     start_dials();
   });
 }

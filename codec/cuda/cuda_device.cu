@@ -175,23 +175,59 @@ class CudaDevice final : public Device {
     return with_device(
         [&] { return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent"); });
   }
+  Status record_external(Event event, Stream stream) override {
+    return with_device([&] {
+      std::uint64_t captured = 0;
+      const Status status = capture(stream, &captured);
+      if (status != Status::ok) return status;
+      const unsigned flags = captured != 0 ? cudaEventRecordExternal : cudaEventRecordDefault;
+      return check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(event), stream, flags),
+                   "cudaEventRecordWithFlags");
+    });
+  }
+  Status wait_external(Event event, Stream stream) override {
+    return with_device([&] {
+      std::uint64_t captured = 0;
+      const Status status = capture(stream, &captured);
+      if (status != Status::ok) return status;
+      const unsigned flags = captured != 0 ? cudaEventWaitExternal : cudaEventWaitDefault;
+      return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), flags), "cudaStreamWaitEvent");
+    });
+  }
+
+  Status create_stream(Stream* stream) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      int least = 0;
+      int greatest = 0;
+      const Status status =
+          check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+      if (status != Status::ok) return status;
+      return check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
+                   "cudaStreamCreateWithPriority");
+    });
+  }
+  void destroy_stream(Stream stream) override {
+    const CurrentContext current(calls_, context_);
+    const RelaxedCapture relaxed;
+    cudaStreamDestroy(stream);
+  }
 
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return Status::ok;
     return with_device([&] {
-      return check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+      return check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
     });
   }
-  Status capturing(Stream stream, bool* active) override {
+  // On the legacy stream while another stream captures, the application's mistake, CUDA answers with an error.
+  Status capture(Stream stream, std::uint64_t* id) override {
     return with_device([&] {
       cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-      const cudaError_t error = cudaStreamIsCapturing(stream, &state);
-      // Work on the legacy stream while another stream captures is the application's mistake: whoever sees "active"
-      // leaves the call to NCCL, which reports it.
-      *active = error == cudaErrorStreamCaptureImplicit || state != cudaStreamCaptureStatusNone;
-      if (error != cudaErrorStreamCaptureImplicit) return check(error, "cudaStreamIsCapturing");
-      cudaGetLastError();
-      return Status::ok;
+      unsigned long long number = 0;
+      cudaError_t error = cudaStreamGetCaptureInfo(stream, &state, &number);
+      if (state == cudaStreamCaptureStatusInvalidated) error = cudaErrorStreamCaptureInvalidated;
+      *id = state == cudaStreamCaptureStatusActive ? number : 0;
+      return check(error, "cudaStreamGetCaptureInfo");
     });
   }
   Status synchronize() override {

@@ -9,15 +9,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "test/collectives/all_gather_cases.hpp"
 #include "test/support/backend.hpp"
 #include "test/support/ranks.hpp"
+#include "test/support/report.hpp"
 
 namespace zipccl::test {
 namespace {
@@ -256,24 +255,6 @@ class Suite {
   std::uint64_t seed_ = 0;
   int faults_ = 0;
 };
-
-// Calls by route that the ranks' reports in `folder` show together.
-std::uint64_t reported_calls(const std::filesystem::path& folder, const std::string& route) {
-  std::uint64_t calls = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".json") {
-      continue;
-    }
-    std::ifstream file(entry.path());
-    const nlohmann::json report = nlohmann::json::parse(file);
-    for (const auto& communicator : report.at("communicators")) {
-      for (const auto& bucket : communicator.at("buckets")) {
-        calls += bucket.at("calls").value(route, std::uint64_t{0});
-      }
-    }
-  }
-  return calls;
-}
 
 int check_report(const RankGroup& group, const std::string& expect) {
   const char* folder = std::getenv("ZIPCCL_REPORT");

@@ -40,6 +40,7 @@ struct FencedRanks {
     for (std::uint32_t rank = 0; rank < rank_count; ++rank) {
       REQUIRE(joined[rank].agreed);
       fences.push_back(std::make_unique<Fences>(*processes.all()[rank % process_count], *joined[rank].channel, rank));
+      REQUIRE(fences.back()->start() == Status::ok);
     }
   }
   FenceGate& gate(std::uint32_t rank) {

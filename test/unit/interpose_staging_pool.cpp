@@ -54,9 +54,16 @@ class FakeDevice final : public codec::Device {
     return Status::ok;
   }
   Status wait(codec::Event, codec::Stream) override { return Status::ok; }
+  Status record_external(codec::Event, codec::Stream) override { return Status::ok; }
+  Status wait_external(codec::Event, codec::Stream) override { return Status::ok; }
+  Status create_stream(codec::Stream* stream) override {
+    *stream = nullptr;
+    return Status::ok;
+  }
+  void destroy_stream(codec::Stream) override {}
   Status copy(void*, const void*, std::size_t, codec::Stream) override { return Status::ok; }
-  Status capturing(codec::Stream, bool* active) override {
-    *active = false;
+  Status capture(codec::Stream, std::uint64_t* id) override {
+    *id = 0;
     return Status::ok;
   }
   Status synchronize() override { return Status::ok; }

@@ -25,6 +25,8 @@ namespace {
 
 constexpr std::uint64_t staging_bytes = test::gather_staging_bytes;
 
+cudaStream_t stream_of(std::uintptr_t number) { return reinterpret_cast<cudaStream_t>(number); }
+
 // All ranks' records in one place; a rank can be made to lose its peers.
 class LoopbackRecords {
  public:
@@ -93,7 +95,8 @@ class LoopbackTransport final : public RecordTransport {
 
 class StaticRanks : public test::GatherRanks {
  public:
-  explicit StaticRanks(int count, std::uint32_t pool_fraction) : GatherRanks(count, Exchange::fixed, pool_fraction) {
+  StaticRanks(int count, std::uint32_t pool_fraction, std::uint64_t room = staging_bytes)
+      : GatherRanks(count, Exchange::fixed, pool_fraction, room) {
     for (auto& state : states) {
       const auto own = static_cast<std::uint32_t>(state->rank.rank);
       auto& transport =
@@ -129,6 +132,15 @@ class StaticRanks : public test::GatherRanks {
       shards.push_back(test::make_data(of_kind ? kind : Data::zeros, count, seed * 100 + rank));
     }
     gather_shards(shards);
+  }
+
+  // Nothing ran beside what it had to wait for, and the caller's stream now waits for everything.
+  void require_ordered(cudaStream_t stream) const {
+    for (const auto& state : states) {
+      CAPTURE(state->rank.rank);
+      REQUIRE(state->device.order.faults() == std::vector<std::string>{});
+      REQUIRE(state->device.order.rejoined(stream));
+    }
   }
 
   LoopbackRecords records;
@@ -261,4 +273,103 @@ TEST_CASE("mapped memory that is refused refuses the staging") {
   device.memory_limit = staging_bytes - 1;
   REQUIRE(Staging::create(device, staging_bytes, 2, true, &staging) == Status::out_of_memory);
   REQUIRE(device.allocations == 0);
+}
+
+TEST_CASE("chunks of a call overlap on side streams, in order") {
+  for (const int count : {2, 3, 5}) {
+    StaticRanks ranks(count, 16);
+    const std::uint64_t chunk = Staging::chunk_values(staging_bytes, count, 16);
+    for (const std::uint64_t chunks : {2, 3, 4, 9}) {
+      for (const bool in_place : {true, false}) {
+        CAPTURE(count, chunks, in_place);
+        const cudaStream_t stream = stream_of(1 + chunks % 2);
+        ranks.world.gathers = 0;
+        ranks.gather_group({{chunks * chunk - 5, in_place, stream}}, in_place ? Data::mixture : Data::random, chunks);
+        ranks.require_equal();
+        ranks.require_ordered(stream);
+        REQUIRE(ranks.world.gathers == static_cast<int>(chunks));
+        REQUIRE(ranks.states[0]->device.order.streams() >= 3);
+      }
+    }
+  }
+}
+
+TEST_CASE("a call of one chunk, or under rule R5's condition, stays on its stream") {
+  StaticRanks ranks(2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  std::uint64_t values = chunk;
+  SECTION("one chunk") {}
+  SECTION("rule R5") {
+    for (const auto& state : ranks.states) {
+      state->communicator.agreement.overlap = false;
+    }
+    values = 3 * chunk;
+  }
+  ranks.gather_group({{values, false, stream_of(1)}}, Data::normal, 1);
+  ranks.require_equal();
+  ranks.require_ordered(stream_of(1));
+  REQUIRE(ranks.states[0]->device.order.streams() == 1);
+}
+
+TEST_CASE("the calls of a group overlap if they share a stream") {
+  StaticRanks ranks(2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  const bool shared = GENERATE(true, false);
+  const cudaStream_t other = stream_of(shared ? 1 : 2);
+  for (const bool in_place : {true, false}) {
+    for (const std::uint64_t last : {chunk / 2, 2 * chunk + 1}) {
+      CAPTURE(shared, in_place, last);
+      ranks.gather_group({{1000, in_place, stream_of(1)},
+                          {3 * chunk, !in_place, other},
+                          {1, in_place, other},
+                          {last, in_place, stream_of(1)}},
+                         Data::random, last);
+      ranks.require_equal();
+      ranks.require_ordered(stream_of(1));
+      REQUIRE(ranks.states[0]->device.order.streams() == (shared ? 3 : 2));
+    }
+  }
+}
+
+TEST_CASE("a large shard is copied beside the exchange of its one chunk") {
+  constexpr std::uint64_t room = 64 << 20;
+  StaticRanks ranks(2, 16, room);
+  ranks.gather_group({{4 << 20, false, stream_of(1)}}, Data::normal, 1);
+  ranks.require_equal();
+  ranks.require_ordered(stream_of(1));
+  REQUIRE(ranks.world.gathers == 1);
+  REQUIRE(ranks.states[0]->device.order.streams() == 2);
+}
+
+// The next call on another stream must find the half free, and the caller's buffers are his again.
+TEST_CASE("whatever fails, and when, the caller's stream waits for all that was enqueued") {
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  const bool in_nccl = GENERATE(false, true);
+  bool failed = true;
+  for (int step = 1; failed; ++step) {
+    CAPTURE(in_nccl, step);
+    StaticRanks ranks(2, 16);
+    ranks.gather_group({{1000, true, stream_of(2)}}, Data::normal, 1);
+    for (const auto& state : ranks.states) {
+      state->device.operations = 0;
+      state->device.fail_at = in_nccl ? 0 : step;
+      state->rank.calls = 0;
+    }
+    if (in_nccl) {
+      ranks.world.fault_rank = LoopbackWorld::every_rank;
+      ranks.world.fault_call = step;
+      ranks.world.fault_result = ncclSystemError;
+    }
+    ranks.gather_group({{3 * chunk + 1, false, stream_of(1)}, {500, true, stream_of(1)}}, Data::mixture, 2);
+    failed = ranks.states[0]->result != ncclSuccess;
+    ranks.require_ordered(stream_of(1));
+    if (failed) {
+      for (const auto& state : ranks.states) {
+        REQUIRE(state->result == (in_nccl ? ncclSystemError : ncclUnhandledCudaError));
+      }
+    } else {
+      ranks.require_equal();
+      REQUIRE(step > (in_nccl ? 4 : 30));
+    }
+  }
 }
