@@ -30,7 +30,7 @@ def _backend(options):
         binary = paths.program("collective-perf")
         environment = paths.nccl_environment(binary)
     # Compressed from the first call on, not only once a communicator's traffic has shown to be worth it.
-    environment["ZIPCCL_START"] = os.environ.get("ZIPCCL_START", "now")
+    environment["ZIPCCL_START"] = os.environ.get("ZIPCCL_START", "always")
     return binary, environment, ranks
 
 

@@ -46,6 +46,7 @@ class Case(unittest.TestCase):
             "LD_LIBRARY_PATH": str(self.standin),
             "ZIPCCL_MIN_BYTES": "1",
             "ZIPCCL_STAGING_MB": "2",
+            "ZIPCCL_START": "now",
             "ZIPCCL_REPORT": str(self.folder),
             "ZIPCCL_DEBUG": "INFO",
         }
