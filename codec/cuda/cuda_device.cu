@@ -9,6 +9,7 @@
 #include "codec/cuda/cuda_device.hpp"
 #include "codec/cuda/engine.hpp"
 #include "codec/host_engine.hpp"
+#include "codec/job_messages.hpp"
 #include "codec/traits.hpp"
 
 namespace zipccl::codec {
@@ -204,7 +205,7 @@ class CudaDevice final : public Device {
   Status encode(const EncodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
-    if (job.items != nullptr || job.message_count != 1) return Status::unsupported;
+    if (message_total(job) == 0 && job.outbox == nullptr && job.started_ns == nullptr) return Status::ok;
     if (job.scratch == nullptr || reinterpret_cast<std::uintptr_t>(job.scratch) % alignof(std::uint64_t) != 0) {
       return Status::invalid_argument;
     }
@@ -212,15 +213,13 @@ class CudaDevice final : public Device {
   }
   Status decode(const DecodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
-    if (status != Status::ok || job.message_count == 0) return status;
-    if (job.items != nullptr) return Status::unsupported;
-    if (job.message_count > max_messages) return Status::unsupported;
+    if (status != Status::ok || message_total(job) == 0) return status;
+    if (job.items == nullptr && job.message_count > max_messages) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_decode(job, stream), "decode kernel"); });
   }
   Status patch(const PatchJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
-    if (job.decode.items != nullptr) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_patch(job, stream), "patch kernel"); });
   }
   Status observe(const ObserveJob&, Stream) override { return Status::unsupported; }
