@@ -29,6 +29,10 @@ Status check(cudaError_t error, const char* call) {
   return error == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::device_error;
 }
 
+bool is_scratch(const void* memory) {
+  return memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % alignof(std::uint64_t) == 0;
+}
+
 // The driver's calls on the current context. An application has a CUDA runtime of its own beside the one linked in
 // here, and only the driver knows what both have made current; asking it also costs less than cudaSetDevice.
 struct ContextCalls {
@@ -206,9 +210,7 @@ class CudaDevice final : public Device {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
     if (message_total(job) == 0 && job.outbox == nullptr && job.started_ns == nullptr) return Status::ok;
-    if (job.scratch == nullptr || reinterpret_cast<std::uintptr_t>(job.scratch) % alignof(std::uint64_t) != 0) {
-      return Status::invalid_argument;
-    }
+    if (!is_scratch(job.scratch)) return Status::invalid_argument;
     return with_device([&] { return check(cuda::launch_encode(job, stream), "encode kernel"); });
   }
   Status decode(const DecodeJob& job, Stream stream) override {
@@ -222,7 +224,12 @@ class CudaDevice final : public Device {
     if (status != Status::ok) return status;
     return with_device([&] { return check(cuda::launch_patch(job, stream), "patch kernel"); });
   }
-  Status observe(const ObserveJob&, Stream) override { return Status::unsupported; }
+  Status observe(const ObserveJob& job, Stream stream) override {
+    const Status status = validate(job, sizeof(Bf16Traits::Value));
+    if (status != Status::ok) return status;
+    if (!is_scratch(job.scratch)) return Status::invalid_argument;
+    return with_device([&] { return check(cuda::launch_observe(job, stream), "observe kernel"); });
+  }
 
  private:
   template <typename Call>
@@ -300,6 +307,7 @@ Status CudaDevice::open(std::string* why) {
   error = cuda::load_encode();
   if (error == cudaSuccess) error = cuda::load_decode();
   if (error == cudaSuccess) error = cuda::load_patch();
+  if (error == cudaSuccess) error = cuda::load_observe();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();
     *why = "this build has no kernels for " + gpu +

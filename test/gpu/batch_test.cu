@@ -139,6 +139,74 @@ void crowded(codec::Device& device) {
   expect(wrong.empty(), "many overflowing messages: " + wrong);
 }
 
+// Observations find what the host engine's encode finds.
+void observations(codec::Device& device, bool quick) {
+  for (const std::uint32_t pool_fraction : {16u, 0u, 1000u}) {
+    GpuMachine machine(device);
+    auto* observation = static_cast<codec::Observation*>(machine.allocate_mapped(sizeof(codec::Observation)));
+    auto* scratch = static_cast<std::uint8_t*>(machine.allocate(codec::encode_scratch_bytes));
+    require(device.clear(scratch, codec::encode_scratch_bytes), device, "clear");
+    codec::Observation expected{};
+    for (const Fill kind : all_fills) {
+      for (const std::uint64_t count : {0u, 1u, 1024u, 5555u, 9000000u}) {
+        if (count > 1000000 && (quick || kind != Fill::mixture)) continue;
+        for (const std::uint64_t offset : {0u, 3u}) {
+          const auto values = make_values(kind, count, 3);
+          Message message = encode(values, pool_fraction);
+          const codec::MessageHeader header = message.header();
+          expected.values += count;
+          expected.escapes += header.escapes;
+          expected.far_escapes += header.far_escapes;
+          expected.entry_units += header.entry_units;
+          expected.overflow_units +=
+              header.entry_units > header.pool_units ? header.entry_units - header.pool_units : 0;
+          for (std::uint64_t tile = 0; tile < message.layout().tiles; ++tile) {
+            expected.entry_tiles += (message.tail(tile)[1] & 3) != 0;
+          }
+          ++expected.finished;
+          auto* memory = static_cast<std::uint16_t*>(machine.allocate((count + offset + 1) * 2)) + offset;
+          machine.upload(memory, values.data(), count * 2);
+          codec::ObserveJob job;
+          job.values = memory;
+          job.count = count;
+          job.pool_fraction = pool_fraction;
+          job.scratch = scratch;
+          job.observation = observation;
+          require(machine.run(job), device, "observe");
+          machine.finish();
+          expect(std::memcmp(observation, &expected, sizeof(expected)) == 0,
+                 "observation of kind " + std::to_string(static_cast<int>(kind)) + ", " + std::to_string(count));
+          *observation = expected;  // so that each case is judged by itself
+        }
+      }
+    }
+    expect(count_other_bytes(scratch, 0, codec::encode_scratch_bytes) == 0, "scratch of observations");
+    machine.free_all();
+  }
+}
+
+void time_observation(codec::Device& device, const Memory& values) {
+  const std::uint64_t count = values.size() / sizeof(std::uint16_t);
+  const Memory scratch(device, codec::encode_scratch_bytes);
+  require(device.clear(scratch.data(), scratch.size()), device, "clear");
+  void* mapped = nullptr;
+  require(device.allocate_mapped(&mapped, sizeof(codec::Observation)), device, "mapped memory");
+  for (const std::uint64_t part : {count / 512, count / 8, count}) {
+    const double us = median_microseconds(4, 2, 10, [&](unsigned i, codec::Stream stream) {
+      codec::ObserveJob job;
+      job.values = values.data() + (part < count ? i % 4 * part * 2 : 0);
+      job.count = part;
+      job.pool_fraction = 16;
+      job.scratch = scratch.data();
+      job.observation = static_cast<codec::Observation*>(mapped);
+      require(device.observe(job, stream), device, "observe");
+    });
+    std::printf("observation of %.0f MiB: %.1f us, %.0f GB/s\n", static_cast<double>(part) / (1 << 19), us,
+                2e-3 * static_cast<double>(part) / us);
+  }
+  device.release_mapped(mapped);
+}
+
 // Encoding and decoding 64 MiB, as one message and as batches.
 void times(codec::Device& device) {
   constexpr std::uint64_t count = std::uint64_t{32} << 20;
@@ -225,11 +293,13 @@ void times(codec::Device& device) {
     }
   }
   device.release_mapped(mapped);
+  time_observation(device, values);
 }
 
 void run(codec::Device& device, bool quick) {
   rows(device, quick);
   lists(device, quick);
+  observations(device, quick);
   if (quick) return;
   crowded(device);
   times(device);
