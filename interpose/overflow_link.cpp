@@ -39,7 +39,6 @@ Status OverflowLink::send(std::uint32_t receiver, const collectives::RecordId& i
   Status worst = Status::ok;
   for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
     if (rank != own_rank_ && (receiver == all_receivers || receiver == rank)) {
-      // A peer that has gone awaits nothing; one that still does finds its own end lost.
       const Status status = channel_.send(rank, key_of(id), record);
       worst = status == Status::ok || status == Status::connection_lost ? worst : status;
     }
