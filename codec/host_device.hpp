@@ -42,15 +42,17 @@ class HostDevice final : public Device {
   Status wait_external(Event event, Stream stream) override;
 
   // Enqueued work is a copy of the job, taken from a free list that starts with room for `first_jobs` jobs in flight.
-  // Only when more are in flight does a call allocate, one job, which then stays on the list. A job captured into a
-  // graph is in flight until the graph is destroyed, which must happen before the device goes.
+  // Only when more are in flight, or for a list longer than the job's last ones, does a call allocate; what it
+  // allocates stays on the free list. A job captured into a graph is in flight until the graph is destroyed, which must
+  // happen before the device goes.
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override;
   Status capture(Stream stream, std::uint64_t* id) override;
   Status synchronize() override;
   // A job that breaks its contract is refused here with invalid_argument, nothing being enqueued.
-  Status encode(const EncodeJob& job, Stream stream) override;
+  Status encode(const EncodeJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
   Status decode(const DecodeJob& job, Stream stream) override;
   Status patch(const PatchJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
+  Status observe(const ObserveJob& job, Stream stream) override;
 
   static constexpr std::size_t first_jobs = 64;
 

@@ -39,11 +39,12 @@ struct Communicator {
   Agreement agreement;
   std::unique_ptr<Staging> staging;
   Statistics* statistics = nullptr;
-  std::atomic<std::uint64_t> sequence = 0;  // calls compressed so far; the same on all ranks; reports read it
-  std::uint64_t next_half = 0;              // chunks so far: they use the staging's halves in turn
-  ncclResult_t failure = ncclSuccess;       // first error of a compressed call; sticky, every later one returns it
-  std::atomic<bool> captured = false;       // a call that may be compressed went into a graph, which may run any time
-  std::atomic<bool> aborted = false;        // set by ncclCommAbort and ncclCommRevoke from any thread
+  // Calls compressed so far, the same on all ranks; replays of graphs are not counted. Reports read it.
+  std::atomic<std::uint64_t> sequence = 0;
+  std::uint64_t next_half = 0;         // chunks so far: they use the staging's halves in turn
+  ncclResult_t failure = ncclSuccess;  // first error of a compressed call; sticky, every later one returns it
+  std::atomic<bool> captured = false;  // a call that may be compressed went into a graph, which may run any time
+  std::atomic<bool> aborted = false;   // set by ncclCommAbort and ncclCommRevoke from any thread
 };
 
 }  // namespace zipccl::collectives

@@ -21,6 +21,7 @@ Outcome Outcome::of(Status status) { return {nccl_result(status), status}; }
 
 GatherChunks::GatherChunks(Communicator& communicator)
     : GatherChunks(communicator, Staging::chunk_values(communicator.agreement.staging_bytes, communicator.rank_count,
+                                                       communicator.agreement.exchange == Exchange::fixed,
                                                        communicator.agreement.pool_fraction)) {}
 
 Bucket& GatherChunks::bucket(const AllGatherCall& call) const {

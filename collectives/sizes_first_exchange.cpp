@@ -28,9 +28,9 @@ std::uint64_t SizesFirstLane::chunk_values(std::uint64_t slot_bytes, std::uint32
 }
 
 SizesFirstLane::SizesFirstLane(Communicator& communicator)
-    : WaitingLane(communicator,
-                  chunk_values(Staging::slot_bytes(communicator.agreement.staging_bytes, communicator.rank_count),
-                               communicator.agreement.pool_fraction)) {}
+    : WaitingLane(communicator, chunk_values(Staging::slot_bytes(communicator.agreement.staging_bytes,
+                                                                 communicator.rank_count, false),
+                                             communicator.agreement.pool_fraction)) {}
 
 Outcome SizesFirstLane::encode_next() {
   begin_next();

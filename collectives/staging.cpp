@@ -9,38 +9,47 @@ namespace {
 constexpr std::uint64_t slot_alignment = 256;
 constexpr std::uint64_t halves = 2;
 
+std::uint64_t slots(int rank_count, bool with_overflow) {
+  return static_cast<std::uint64_t>(rank_count) + (with_overflow ? 0 : 1);
+}
+
 }  // namespace
 
-std::uint64_t Staging::slot_bytes(std::uint64_t bytes, int rank_count) {
-  const std::uint64_t share = bytes / halves / (static_cast<std::uint64_t>(rank_count) + 1);
+std::uint64_t Staging::slot_bytes(std::uint64_t bytes, int rank_count, bool with_overflow) {
+  const std::uint64_t share = bytes / halves / slots(rank_count, with_overflow);
   const std::uint64_t aligned = share / slot_alignment * slot_alignment;
   return aligned < smallest_chunk_bytes ? 0 : aligned;
 }
 
-std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction) {
-  return codec::largest_count(slot_bytes(bytes, rank_count), pool_fraction);
+std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
+                                    std::uint32_t pool_fraction) {
+  return codec::largest_count(slot_bytes(bytes, rank_count, with_overflow), pool_fraction);
 }
 
-Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count)
-    : device_(device), bytes_(bytes), slot_bytes_(slot_bytes(bytes, rank_count)), rank_count_(rank_count) {}
+Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow)
+    : device_(device),
+      bytes_(bytes),
+      slot_bytes_(slot_bytes(bytes, rank_count, with_overflow)),
+      rank_count_(rank_count),
+      with_overflow_(with_overflow) {}
 
 Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                        std::unique_ptr<Staging>* staging) {
-  if (slot_bytes(bytes, rank_count) == 0) {
+  if (slot_bytes(bytes, rank_count, with_overflow) == 0) {
     return Status::invalid_argument;
   }
-  std::unique_ptr<Staging> made(new (std::nothrow) Staging(device, bytes, rank_count));
+  std::unique_ptr<Staging> made(new (std::nothrow) Staging(device, bytes, rank_count, with_overflow));
   if (made == nullptr) {
     return Status::out_of_memory;
   }
-  const Status status = made->reserve(with_overflow);
+  const Status status = made->reserve();
   if (status == Status::ok) {
     *staging = std::move(made);
   }
   return status;
 }
 
-Status Staging::reserve(bool with_overflow) {
+Status Staging::reserve() {
   const auto ranks = static_cast<std::size_t>(rank_count_);
   void* memory = nullptr;
   if (const Status status = device_.allocate(&memory, bytes_); status != Status::ok) {
@@ -70,9 +79,8 @@ Status Staging::reserve(bool with_overflow) {
       return status;
     }
   }
-  if (with_overflow) {
-    if (const Status status = OverflowPort::create(device_, slot_bytes_, rank_count_, &overflow_);
-        status != Status::ok) {
+  if (with_overflow_) {
+    if (const Status status = OverflowPort::create(device_, &overflow_); status != Status::ok) {
       return status;
     }
     for (codec::Stream* stream : {&side_.encode, &side_.decode}) {
@@ -91,11 +99,11 @@ Status Staging::reserve(bool with_overflow) {
 }
 
 void Staging::limit(std::uint64_t bytes) {
-  const auto ranks = static_cast<std::uint64_t>(rank_count_);
-  slot_bytes_ = slot_bytes(bytes, rank_count_);
+  slot_bytes_ = slot_bytes(bytes, rank_count_, with_overflow_);
   for (std::size_t index = 0; index < halves; ++index) {
-    halves_[index].slots = memory_ + index * (ranks + 1) * slot_bytes_;
-    halves_[index].overflow = halves_[index].slots + ranks * slot_bytes_;
+    Half& half = halves_[index];
+    half.slots = memory_ + index * slots(rank_count_, with_overflow_) * slot_bytes_;
+    half.overflow = with_overflow_ ? nullptr : half.slots + static_cast<std::uint64_t>(rank_count_) * slot_bytes_;
   }
 }
 

@@ -1,8 +1,8 @@
 // Fixed device memory of one communicator, through which its compressed collectives pass (rule R9).
 //
-// Two halves, used in turn. Each half has rank_count + 1 slots of slot_bytes: slot r receives rank r's message (slot
-// `rank` is where this rank encodes its own, so that NCCL's all-gather runs in place), the last one takes the own
-// message's overflow.
+// Two halves, used in turn. Each half has rank_count slots of slot_bytes: slot r receives rank r's message (slot `rank`
+// is where this rank encodes its own, so that NCCL's all-gather runs in place). Without an overflow port there is one
+// more, which takes the own message's overflow.
 #pragma once
 
 #include <array>
@@ -20,9 +20,10 @@ class Staging {
   static constexpr std::uint64_t smallest_chunk_bytes = 64 << 10;  // a slot below this is not worth a collective
 
   // Pure: bytes of one slot if `bytes` are shared by `rank_count` ranks; 0 where that is below smallest_chunk_bytes.
-  static std::uint64_t slot_bytes(std::uint64_t bytes, int rank_count);
+  static std::uint64_t slot_bytes(std::uint64_t bytes, int rank_count, bool with_overflow);
   // Pure: values of one rank that pass through a slot at once.
-  static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction);
+  static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
+                                    std::uint32_t pool_fraction);
 
   // Reserves the memory, with `with_overflow` an overflow port and side streams too. out_of_memory if there is too
   // little.
@@ -34,7 +35,7 @@ class Staging {
 
   struct Half {
     std::byte* slots = nullptr;
-    std::byte* overflow = nullptr;               // the last slot
+    std::byte* overflow = nullptr;               // the last slot; null with an overflow port
     std::byte* scratch = nullptr;                // codec::encode_scratch_bytes
     codec::MessageSummary* summaries = nullptr;  // rank_count of them, mapped
     codec::MessageHeader* headers = nullptr;     // as many, mapped
@@ -66,13 +67,14 @@ class Staging {
   Status idle(bool* done);
 
  private:
-  Staging(codec::Device& device, std::uint64_t bytes, int rank_count);
-  Status reserve(bool with_overflow);
+  Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow);
+  Status reserve();
 
   codec::Device& device_;
   std::uint64_t bytes_;
   std::uint64_t slot_bytes_;
   int rank_count_;
+  bool with_overflow_;
   std::byte* memory_ = nullptr;
   std::byte* scratch_ = nullptr;
   std::byte* mapped_ = nullptr;  // summaries and headers of both halves

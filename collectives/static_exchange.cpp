@@ -48,7 +48,7 @@ Status StaticLane::enqueue_encode() {
   if (status != Status::ok) {
     return status;
   }
-  codec::EncodeJob job = encode_job(current());
+  codec::EncodeJob job = numbered(encode_job(current()));
   staging.overflow()->attach(current().half % 2, &job);
   if (status = device.encode(job, stream); status != Status::ok || !overlapping_) {
     return status;
@@ -115,13 +115,14 @@ Status StaticLane::decode_on_caller() {
 
 Status StaticLane::decode_and_patch(codec::Stream stream) {
   codec::Device& device = *communicator().device;
-  const codec::DecodeJob job = decode_job(current());
+  const codec::DecodeJob job = numbered(decode_job(current()));
   if (const Status status = device.decode(job, stream); status != Status::ok) {
     return status;
   }
-  // The own overflow left through mapped memory, so the half's last slot is free for the others'.
   const OverflowPort& port = *communicator().staging->overflow();
-  return device.patch(port.patch_job(current().half % 2, job, half_of(current()).overflow), stream);
+  codec::PatchJob patch = port.patch_job(current().half % 2, job);
+  patch.advance = has_next() ? nullptr : port.sequence_counter();
+  return device.patch(patch, stream);
 }
 
 // The caller's stream has waited for every encode already, unless something failed in between.
@@ -140,6 +141,12 @@ void StaticLane::abandon() {
 }
 
 Outcome static_all_gather(std::span<const AllGatherCall> calls) {
+  for (const AllGatherCall& call : calls) {
+    if (call.capture != 0) {
+      call.communicator->captured.store(true);
+      call.communicator->staging->overflow()->set_captured();
+    }
+  }
   return run_lanes(make_lanes<StaticLane>(calls),
                    [](const std::vector<std::unique_ptr<StaticLane>>&) { return Outcome{}; });
 }

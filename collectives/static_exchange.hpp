@@ -12,6 +12,9 @@
 // waits for patch i, which frees the half. S waits for each encode before its exchange and for all of D before the last
 // decode: whatever happens, the side streams are rejoined when the call returns (rule R4). A call that is captured into
 // a graph stays on its stream.
+//
+// Sequences are counted on the device, so that every replay has its own. The calls of a group on one communicator count
+// as one, whose chunks are numbered through: encodes of a later call may run before patches of an earlier one.
 #pragma once
 
 #include <span>
@@ -32,6 +35,13 @@ class StaticLane : public GatherChunks {
   // From this size on an own shard's copy is worth four event calls: it then takes longer than those.
   static constexpr std::uint64_t side_copy_bytes = 8 << 20;
 
+  template <typename Job>
+  Job numbered(Job job) const {
+    job.sequence = 0;
+    job.sequence_counter = communicator().staging->overflow()->sequence_counter();
+    job.chunk = static_cast<std::uint32_t>(chunks_ - 1);
+    return job;
+  }
   bool overlaps() const;  // all of the lane's chunks, on one stream
   Status enqueue_encode();
   Status enqueue_copy();  // of the own shard, with a call's first chunk

@@ -34,11 +34,11 @@ bool OverflowLink::poll() {
   }
 }
 
-Status OverflowLink::send_to_all(const collectives::RecordId& id, Record record) {
+// A peer that has gone awaits nothing; one that still does finds its own end lost.
+Status OverflowLink::send(std::uint32_t receiver, const collectives::RecordId& id, Record record) {
   Status worst = Status::ok;
   for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
-    if (rank != own_rank_) {
-      // A peer that has gone awaits nothing; one that still does finds its own end lost.
+    if (rank != own_rank_ && (receiver == all_receivers || receiver == rank)) {
       const Status status = channel_.send(rank, key_of(id), record);
       worst = status == Status::ok || status == Status::connection_lost ? worst : status;
     }

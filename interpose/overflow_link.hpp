@@ -23,7 +23,7 @@ class OverflowLink final : public collectives::RecordTransport, public switcher:
   const collectives::OverflowPort& port() const { return port_; }
   std::uint64_t buffered_bytes() const { return channel_.buffered_bytes(); }
 
-  Status send_to_all(const collectives::RecordId& id, Record record) override;
+  Status send(std::uint32_t receiver, const collectives::RecordId& id, Record record) override;
   Found find(const collectives::RecordId& id, Record* record) override;
   void drop(const collectives::RecordId& id) override;
   bool flushed() const override { return channel_.flushed(); }

@@ -33,11 +33,11 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int ran
     const std::lock_guard lock(mutex_);
     std::uint64_t& used = used_[&device];
     bytes = std::min(wanted, cap(device) - std::min(used, cap(device)));
-    if (collectives::Staging::slot_bytes(bytes, rank_count) == 0) {
+    if (collectives::Staging::slot_bytes(bytes, rank_count, with_overflow) == 0) {
       *why = std::to_string(bytes >> 20) + " MiB of staging are too little for " + std::to_string(rank_count) +
              " ranks (" + std::to_string(wanted >> 20) + " MiB wanted, " + std::to_string(used >> 20) + " of at most " +
              std::to_string(cap(device) >> 20) + " MiB used by other communicators); " +
-             (collectives::Staging::slot_bytes(wanted, rank_count) == 0
+             (collectives::Staging::slot_bytes(wanted, rank_count, with_overflow) == 0
                   ? "raise ZIPCCL_STAGING_MB"
                   : "a lower ZIPCCL_STAGING_MB leaves room for more communicators");
       return Status::out_of_memory;

@@ -2,7 +2,9 @@
 // Byte for byte comparison on 2 to 8 ranks. With ZIPCCL_REPORT set, the calls that went compressed are counted
 // against those that had to.
 //
-//   collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]
+//   collectives-test RANKS [--share-gpu] [--large] [--scenario NAME [--calls N]] [--expect compressed|native]
+//
+// Without a scenario (stress.hpp: graphs, streams, bits, aborts, lives) all kinds of calls are made once.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "test/collectives/all_gather_cases.hpp"
+#include "test/collectives/stress.hpp"
 #include "test/support/backend.hpp"
 #include "test/support/ranks.hpp"
 #include "test/support/report.hpp"
@@ -28,6 +31,8 @@ struct Options {
   int ranks = 2;
   bool share_gpu = false;
   bool large = false;
+  std::string scenario;
+  std::size_t calls = 0;
   std::string expect;
 };
 
@@ -274,7 +279,17 @@ int run(const Options& options) {
     std::filesystem::create_directories(folder);
   }
   RankGroup group(options.ranks, options.share_gpu);
-  const int failed = group.run([&](const Rank& rank) { return Suite(rank, options).run() == 0 ? 0 : 1; }, 500);
+  const auto body = [&](const Rank& rank) {
+    if (options.scenario.empty()) {
+      return Suite(rank, options).run() == 0 ? 0 : 1;
+    }
+    Stress stress(rank, options.calls);
+    const int faults = stress.run(options.scenario);
+    rank.counter(compressible_calls).fetch_add(stress.calls_made());
+    rank.counter(finished_checks).fetch_add(stress.checks());
+    return faults == 0 ? 0 : 1;
+  };
+  const int failed = group.run(body, 500);
   std::printf("%d ranks: %llu checks, %d ranks failed\n", options.ranks,
               static_cast<unsigned long long>(group.counter(finished_checks)), failed);
   return failed != 0 || check_report(group, options.expect) != 0 ? 1 : 0;
@@ -291,14 +306,21 @@ int main(int argc, char** argv) {
       options.share_gpu = true;
     } else if (argument == "--large") {
       options.large = true;
+    } else if (argument == "--scenario" && index + 1 < argc) {
+      options.scenario = argv[++index];
+    } else if (argument == "--calls" && index + 1 < argc) {
+      options.calls = static_cast<std::size_t>(std::atoll(argv[++index]));
     } else if (argument == "--expect" && index + 1 < argc) {
       options.expect = argv[++index];
     } else {
       options.ranks = std::atoi(argument.c_str());
     }
   }
-  if (options.ranks < 2 || options.ranks > 64) {
-    std::fprintf(stderr, "usage: collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]\n");
+  const bool known = options.scenario.empty() || zipccl::test::Stress::known(options.scenario);
+  if (options.ranks < 2 || options.ranks > 64 || !known) {
+    std::fprintf(stderr,
+                 "usage: collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]\n"
+                 "                        [--scenario graphs|streams|bits|aborts|lives [--calls N]]\n");
     return 2;
   }
   return zipccl::test::run(options);

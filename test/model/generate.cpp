@@ -206,7 +206,7 @@ class Generator {
     for (Launch& launch : *launches) {
       const bool joins = !merged.empty() && launch.step == Launch::Step::call &&
                          merged.back().step == Launch::Step::call && random_.below(100) < percent;
-      if (joins && fits(merged.back(), launch)) {
+      if (joins && may_group(merged.back(), launch) && fits(merged.back(), launch)) {
         auto& actions = merged.back().actions;
         actions.insert(actions.end(), launch.actions.begin(), launch.actions.end());
         merged.back().grouped = true;
@@ -218,6 +218,11 @@ class Generator {
       if (launch.grouped) swap_some(&launch.actions, random_.below(2 * launch.actions.size()), &random_);
     }
     *launches = std::move(merged);
+  }
+
+  // Where the host waits, it may wait for one communicator's part of a group before it launches another's.
+  bool may_group(const Launch& one, const Launch& other) const {
+    return !options_.schedule.host_waits || one.actions[0].communicator == other.actions[0].communicator;
   }
 
   bool fits(const Launch& one, const Launch& other) const;

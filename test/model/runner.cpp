@@ -1,11 +1,36 @@
 #include "test/model/runner.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 namespace zipccl::test {
+namespace {
 
-Runner::Runner(const Rank& rank, const World& world) : rank_(rank), world_(world), backend_(make_backend(rank.rank())) {
+ncclResult_t all_to_all(const std::byte* send, std::byte* receive, const Action& action, ncclComm_t communicator,
+                        cudaStream_t stream, [[maybe_unused]] std::size_t ranks) {
+#if defined(NCCL_VERSION_CODE) && NCCL_VERSION_CODE < 22800  // before ncclAlltoAll
+  check_nccl(ncclGroupStart(), "ncclGroupStart");
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    const std::size_t offset = peer * action.part_bytes();
+    const auto number = static_cast<int>(peer);
+    check_nccl(ncclSend(send + offset, action.count, action.type, number, communicator, stream), "ncclSend");
+    check_nccl(ncclRecv(receive + offset, action.count, action.type, number, communicator, stream), "ncclRecv");
+  }
+  return ncclGroupEnd();
+#else
+  return ncclAlltoAll(send, receive, action.count, action.type, communicator, stream);
+#endif
+}
+
+}  // namespace
+
+Runner::Runner(const Rank& rank, const World& world)
+    : rank_(rank),
+      world_(world),
+      backend_(make_backend(rank.rank())),
+      delays_(static_cast<std::uint64_t>(rank.rank())) {
   for (int stream = 0; stream < world.streams; ++stream) {
     streams_.push_back(backend_->create_stream());
     arenas_.push_back(static_cast<std::byte*>(backend_->allocate(world.arena_bytes)));
@@ -64,7 +89,13 @@ void Runner::issue(const Program& program) {
   backend_->destroy_graph(graph);
 }
 
+// Now and then, so that ranks meet each other in other states.
+void Runner::dawdle() {
+  if (delays_.chance(8)) std::this_thread::sleep_for(std::chrono::microseconds(delays_.below(1000)));
+}
+
 void Runner::issue(const Launch& launch) {
+  dawdle();
   const cudaStream_t stream = streams_[static_cast<std::size_t>(launch.stream)];
   if (launch.step == Launch::Step::wait) {
     backend_->wait_for(stream, streams_[static_cast<std::size_t>(launch.other)]);
@@ -107,7 +138,9 @@ void Runner::issue(const Action& action) {
       check_nccl(ncclAllGather(send, receive, action.count, action.type, communicator, stream), "ncclAllGather");
       break;
     case Kind::all_to_all:
-      check_nccl(ncclAlltoAll(send, receive, action.count, action.type, communicator, stream), "ncclAlltoAll");
+      check_nccl(all_to_all(send, receive, action, communicator, stream,
+                            world_.communicators[static_cast<std::size_t>(action.communicator)].size()),
+                 "all-to-all");
       break;
   }
 }

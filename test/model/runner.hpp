@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "test/model/program.hpp"
+#include "test/model/random.hpp"
 #include "test/model/reference.hpp"
 #include "test/support/backend.hpp"
 #include "test/support/ranks.hpp"
@@ -27,6 +28,7 @@ class Runner {
   void issue(const Launch& launch);
   void issue(const Action& action);
   std::byte* place(const Action& action, std::size_t offset) const;
+  void dawdle();
   std::string compare(const WorldMemory& expected);
 
   const Rank& rank_;
@@ -36,6 +38,7 @@ class Runner {
   std::vector<cudaStream_t> streams_;
   std::vector<std::byte*> arenas_;
   WorldMemory memory_;
+  Random delays_;  // of this rank
 };
 
 }  // namespace zipccl::test

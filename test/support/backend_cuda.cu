@@ -84,6 +84,12 @@ class CudaBackend final : public Backend {
   void destroy_graph(void* graph) override {
     check(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)), "cudaGraphExecDestroy");
   }
+  std::size_t used_memory() override {
+    std::size_t free_bytes = 0;
+    std::size_t total = 0;
+    check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
+    return total - free_bytes;
+  }
   void upload(void* device, const void* host, std::size_t bytes) override {
     check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
     // From pageable memory cudaMemcpy returns before the last bytes have arrived, and other streams do not wait.

@@ -76,7 +76,7 @@ TEST_CASE("overflow travels only when a pool is too small") {
 
 TEST_CASE("large calls go in chunks of nearly equal size") {
   Ranks ranks(2);
-  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, false, 16);
   REQUIRE(chunk > 0);
   REQUIRE(chunk % codec::tile_values == 0);
   ranks.gather(3 * chunk + 1, Data::mixture);
@@ -86,7 +86,7 @@ TEST_CASE("large calls go in chunks of nearly equal size") {
 
 TEST_CASE("sizes first: two exchanges a chunk, the second as large as the largest message") {
   Ranks ranks(2, 0, Exchange::sizes_first);
-  const std::uint64_t slot = Staging::slot_bytes(staging_bytes, 2);
+  const std::uint64_t slot = Staging::slot_bytes(staging_bytes, 2, false);
   const std::uint64_t chunk = SizesFirstLane::chunk_values(slot, 0);
   const codec::Layout layout = codec::Layout::of(chunk, 0);
   REQUIRE(layout.static_bytes + layout.max_overflow_bytes() <= slot);
@@ -278,7 +278,7 @@ TEST_CASE("staging of unlike sizes works alike when limited to the smallest") {
   larger.communicator.staging->limit(staging_bytes);
   REQUIRE(larger.communicator.staging->slot_bytes() == ranks.states[0]->communicator.staging->slot_bytes());
   REQUIRE(larger.communicator.staging->bytes() == 3 * staging_bytes);
-  ranks.gather(3 * Staging::chunk_values(staging_bytes, 2, 16) + 1, Data::random);
+  ranks.gather(3 * Staging::chunk_values(staging_bytes, 2, false, 16) + 1, Data::random);
   ranks.require_equal();
 }
 
@@ -294,8 +294,9 @@ TEST_CASE("staging is refused whole") {
     REQUIRE(Staging::create(device, 2 << 20, 1 << 4, false, &staging) != Status::ok);
   }
   SECTION("slots below the smallest chunk") {
-    REQUIRE(Staging::slot_bytes(1 << 20, 8) == 0);
-    REQUIRE(Staging::chunk_values(1 << 20, 8, 0) == 0);
+    REQUIRE(Staging::slot_bytes(1 << 20, 8, false) == 0);
+    REQUIRE(Staging::slot_bytes(1 << 20, 8, true) == 64 << 10);  // one slot fewer
+    REQUIRE(Staging::chunk_values(1 << 20, 8, false, 0) == 0);
     REQUIRE(Staging::create(device, 1 << 20, 8, false, &staging) == Status::invalid_argument);
   }
   REQUIRE(staging == nullptr);

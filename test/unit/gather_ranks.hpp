@@ -40,13 +40,11 @@ class GatherRanks {
   // One group of calls on one communicator.
   void gather_group(const std::vector<GatherShape>& shapes, Data kind, std::uint64_t seed);
   void require_equal() const;
+  void run(const std::function<void(GatherRank&)>& body);  // a thread for each rank
 
   LoopbackWorld world;
   std::vector<std::unique_ptr<GatherRank>> states;
   std::vector<std::uint16_t> expected;
-
- private:
-  void run(const std::function<void(GatherRank&)>& body);  // a thread for each rank
 };
 
 }  // namespace zipccl::test

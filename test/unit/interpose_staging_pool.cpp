@@ -70,6 +70,7 @@ class FakeDevice final : public codec::Device {
   Status encode(const codec::EncodeJob&, codec::Stream) override { return Status::ok; }
   Status decode(const codec::DecodeJob&, codec::Stream) override { return Status::ok; }
   Status patch(const codec::PatchJob&, codec::Stream) override { return Status::ok; }
+  Status observe(const codec::ObserveJob&, codec::Stream) override { return Status::ok; }
 
  private:
   std::uint64_t memory_;

@@ -296,12 +296,14 @@ Status LoopbackDevice::encode(const codec::EncodeJob& job, codec::Stream stream)
     order.writes(job.message, codec::Layout::of(job.count, job.pool_fraction).static_bytes, actual);
     order.writes(job.scratch, codec::encode_scratch_bytes, actual);
     order.writes(job.overflow, job.overflow_bytes, actual);
+    order.reads(job.sequence_counter, sizeof(*job.sequence_counter), actual);
     order.writes(job.started_ns, sizeof(*job.started_ns), actual);
     return codec::HostEngine<codec::Bf16Traits>::encode(job);
   });
 }
 
 void LoopbackDevice::note(const codec::DecodeJob& job, codec::Stream stream) {
+  order.reads(job.sequence_counter, sizeof(*job.sequence_counter), stream);
   order.reads(job.messages, job.message_count * job.message_stride, stream);
   order.writes(job.summaries, job.message_count * sizeof(codec::MessageSummary), stream);
   for (std::uint32_t message = 0; message < job.message_count; ++message) {
@@ -326,12 +328,18 @@ Status LoopbackDevice::patch(const codec::PatchJob& job, codec::Stream stream) {
   return status != Status::ok ? status : submit(stream, [this, job](codec::Stream actual) {
     order.step(actual);
     note(job.decode, actual);
-    order.writes(job.room, job.room_bytes, actual);
+    order.writes(job.room, job.mailbox_capacity, actual);
+    order.writes(job.advance, sizeof(*job.advance), actual);
     order.writes(job.mailbox, sizeof(codec::Mailbox), actual);
     order.writes(job.counters, sizeof(codec::ExchangeCounters), actual);
     order.reads(job.started_ns, sizeof(*job.started_ns), actual);
     return codec::HostEngine<codec::Bf16Traits>::patch(job);
   });
+}
+
+Status LoopbackDevice::observe(const codec::ObserveJob& job, codec::Stream) {
+  const Status status = codec::HostEngine<codec::Bf16Traits>::observe(job);
+  return status == Status::ok ? count() : status;
 }
 
 }  // namespace zipccl::test

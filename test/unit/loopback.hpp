@@ -60,8 +60,8 @@ const collectives::NcclTable& loopback_table();
 
 // Host memory, everything done before the call returns; `order` says whether it would have been right on streams, too.
 // A stream can be captured; as in CUDA, work that would tie a graph to the outside other than by external events is
-// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, patch, copy, record, wait)
-// fails with device_error and does nothing.
+// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, patch, observe, copy, record,
+// wait) fails with device_error and does nothing.
 class LoopbackDevice final : public codec::Device {
  public:
   int ordinal() const override { return 0; }
@@ -88,6 +88,7 @@ class LoopbackDevice final : public codec::Device {
   Status encode(const codec::EncodeJob& job, codec::Stream) override;
   Status decode(const codec::DecodeJob& job, codec::Stream) override;
   Status patch(const codec::PatchJob& job, codec::Stream) override;
+  Status observe(const codec::ObserveJob& job, codec::Stream) override;
 
   using Work = std::function<Status(codec::Stream)>;
   struct Node {
