@@ -46,11 +46,11 @@ Status CallClass::begin(const Call& call, bool* compressed) {
     switch_to(setting, number);
   }
   *compressed = setting.compressed;
-  if (call.capturing && !captured_) {
+  if (call.capturing && setting.compressed && call.eligible && !captured_) {
     captured_ = true;
     gate_.keep();  // a graph goes on as it was captured; eager calls beside it do likewise
   }
-  if (!captured_ && call.eligible && !unchanging_) {
+  if (!captured_ && !call.capturing && call.eligible && !unchanging_) {
     setting.compressed ? review(number) : consider(call, number);
   }
   return Status::ok;

@@ -86,8 +86,8 @@ class CallClass {
   switcher::FenceSetting current_;
   Promotion promotion_;
   std::unique_ptr<Observer> observer_;
-  bool unobservable_ = false;  // no memory for an observer
-  bool captured_ = false;
+  bool unobservable_ = false;        // no memory for an observer
+  bool captured_ = false;            // a compressed call
   std::uint64_t staging_bytes_ = 0;  // this rank's
   std::string memory_reason_;
 

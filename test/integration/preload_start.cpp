@@ -45,10 +45,11 @@ struct Options {
   int dying_rank = -1;
   int dying_call = -1;
   int communicators = 1;
-  bool grouped = false;  // calls on all communicators in one group
+  bool grouped = false;    // calls on all communicators in one group
+  int captured_call = -1;  // goes into a graph, which stands in for every seventh good call from there on
 };
 
-// good:40 random@3:20 count:1000 ahead:4 late:1 dies@2:7 communicators:24 grouped
+// good:40 random@3:20 count:1000 ahead:4 late:1 dies@2:7 communicators:24 grouped captures:9
 Options parse(int argc, char** argv) {
   Options options;
   for (int i = 0; i < argc; ++i) {
@@ -69,6 +70,8 @@ Options parse(int argc, char** argv) {
       options.dying_call = number;
     } else if (name == "communicators") {
       options.communicators = number;
+    } else if (name == "captures") {
+      options.captured_call = number;
     } else if (name == "grouped") {
       options.grouped = true;
     } else {
@@ -133,6 +136,7 @@ int changing(int argc, char** argv) {
   }
   const Stream stream;
   const bool peers_die = options.dying_rank >= 0;
+  void* graph = nullptr;
   int call = 0;
   std::size_t slot = 0;
   for (const Phase& phase : options.phases) {
@@ -159,8 +163,21 @@ int changing(int argc, char** argv) {
         for (std::size_t j = 0; j < options.count; ++j) {
           one.send[j] = value_in(phase, rank_number(), call, j);
         }
+        const bool by_graph = options.captured_call >= 0 && call >= options.captured_call &&
+                              (call - options.captured_call) % 7 == 0 && phase.kind == "good";
+        if (call == options.captured_call) {
+          EXPECT(zipccl_host_runtime.stream_capture_begin(stream.stream) == 0);
+        }
         const ncclResult_t result =
-            ncclAllGather(one.send.data(), one.receive.data(), options.count, ncclBfloat16, comm, stream.stream);
+            by_graph && call != options.captured_call
+                ? ncclSuccess
+                : ncclAllGather(one.send.data(), one.receive.data(), options.count, ncclBfloat16, comm, stream.stream);
+        if (call == options.captured_call) {
+          EXPECT(zipccl_host_runtime.stream_capture_end(stream.stream, &graph) == 0);
+        }
+        if (by_graph) {
+          EXPECT(zipccl_host_runtime.graph_launch(graph, stream.stream) == 0);
+        }
         if (result != ncclSuccess) {
           EXPECT(peers_die);
           give_up(comm, "refused", result);
@@ -175,6 +192,9 @@ int changing(int argc, char** argv) {
   wait(stream, comms.front(), peers_die);
   for (const Buffers& one : buffers) {
     check(one, options.count);
+  }
+  if (graph != nullptr) {
+    EXPECT(zipccl_host_runtime.graph_destroy(graph) == 0);
   }
   for (const ncclComm_t comm : comms) {
     EXPECT(ncclCommDestroy(comm) == ncclSuccess);

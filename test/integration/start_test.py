@@ -156,6 +156,16 @@ class Change(Case):
         self.go(*phases, ranks=3, ZIPCCL_START="now")
         self.assertEqual(self.states(), [])
 
+    def test_native_call_in_a_graph(self):
+        """It stays native, and keeps nobody from compressing the others."""
+        self.go("good:80", "captures:1", ranks=3)
+        self.assertEqual(self.states(), [("compressed", 1)])
+
+    def test_compressed_call_in_a_graph(self):
+        """The class then stays as it is, whatever comes."""
+        self.go("good:50", "random:40", "captures:49", ranks=3)
+        self.assertEqual(self.states(), [("compressed", 1)])
+
     def test_native_and_back(self):
         self.go("good:40", "random:60", "good:150", ranks=3)
         self.assertEqual([state for state, _ in self.states()], ["compressed", "native", "compressed"])

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <random>
 
+#include "switcher/fence_wire.hpp"
 #include "switcher/interfaces.hpp"
 #include "switcher/limits.hpp"
-#include "switcher/fence_wire.hpp"
 #include "switcher/peer_wire.hpp"
 #include "switcher/stamp.hpp"
 #include "switcher/wire.hpp"
