@@ -49,7 +49,7 @@ struct EncodeItem {
   const void* values = nullptr;            // count values, any alignment that is a multiple of the value size
   std::uint64_t count = 0;                 // 0 gives a message without tiles
   void* message = nullptr;                 // Layout::of(count, pool_fraction).static_bytes, section_alignment
-  std::uint32_t receiver = all_receivers;  // rank to which its overflow goes
+  std::uint32_t receiver = all_receivers;  // rank to which its overflow goes; not the own one
 };
 
 // Encodes messages, in one of two forms:

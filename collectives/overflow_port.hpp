@@ -81,6 +81,7 @@ class OverflowPort {
   bool flushed() const;
 
   const codec::ExchangeCounters& counters() const { return *counters_; }
+  std::uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }  // chunks so far
   std::uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
   std::uint64_t mapped_bytes() const { return mapped_bytes_; }
 

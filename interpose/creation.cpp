@@ -132,12 +132,21 @@ void Creation::prepare() {
     wanted_ = true;
   } else if (std::string why; (device_ = current_device(&why)) == nullptr) {
     refusal_ = why;
-  } else {
-    // Not for a nonblocking communicator, which stays native whatever this rank can do.
-    if (!nonblocking_ &&
-        StagingPool::instance().reserve(*device_, own.settings.staging_bytes, rank_count, with_overflow(),
-                                        &state_->communicator.staging, &why) != Status::ok) {
+  } else if (nonblocking_) {
+    // It stays native whatever this rank can do.
+  } else if (own.settings.start != Start::fenced) {
+    std::unique_ptr<collectives::Staging>& staging = state_->communicator.staging;
+    if (StagingPool::instance().reserve(*device_, own.settings.staging_bytes, rank_count, with_overflow(), &staging,
+                                        &why) == Status::ok) {
+      staging_bytes_ = staging->bytes();
+    } else {
       refusal_ = why;
+    }
+  } else {
+    staging_bytes_ = std::min(own.settings.staging_bytes, StagingPool::cap(*device_));
+    if (collectives::Staging::slot_bytes(staging_bytes_, rank_count, with_overflow()) == 0) {
+      refusal_ = std::to_string(staging_bytes_ >> 20) + " MiB of staging are too little for " +
+                 std::to_string(rank_count) + " ranks; raise ZIPCCL_STAGING_MB";
     }
   }
 }
@@ -156,7 +165,7 @@ switcher::Hello Creation::hello() const {
   hello.device = device_ != nullptr ? device_identity(*device_) : "";
   hello.nvlink_peers = nvlink_peers(hello.device);
   hello.process = static_cast<std::uint64_t>(getpid());
-  hello.staging_bytes = communicator.staging != nullptr ? communicator.staging->bytes() : 0;
+  hello.staging_bytes = staging_bytes_;
   hello.max_connections = max_connections();
   hello.p2p_disabled = variable("NCCL_P2P_DISABLE") == "1";
   hello.shm_disabled = variable("NCCL_SHM_DISABLE") == "1";
@@ -217,7 +226,13 @@ ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
     session_.reset();
   }
   const collectives::Communicator& communicator = state_->communicator;
-  if (state_->compressed) {
+  if (state_->compressed && communicator.staging == nullptr) {
+    log::write(LogLevel::info,
+               "communicator %s, rank %d of %d: native until calls of at least %llu bytes have shown that compression "
+               "pays",
+               state_->name.c_str(), communicator.rank, communicator.rank_count,
+               static_cast<unsigned long long>(communicator.agreement.min_bytes));
+  } else if (state_->compressed) {
     log::write(LogLevel::info, "communicator %s, rank %d of %d: compressed, staging %llu MiB, from %llu bytes",
                state_->name.c_str(), communicator.rank, communicator.rank_count,
                static_cast<unsigned long long>(communicator.agreement.staging_bytes >> 20),
@@ -265,14 +280,16 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
 
 ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& agreement) {
   collectives::Communicator& communicator = state_->communicator;
-  communicator.staging->limit(agreement.staging_bytes);
+  if (communicator.staging != nullptr) {
+    communicator.staging->limit(agreement.staging_bytes);
+  }
   communicator.nccl = &RealNccl::get().table();
   communicator.handle = comm;
   communicator.device = device_;
   communicator.agreement = agreement;
   communicator.statistics = &state_->statistics;
   state_->compressed = true;
-  return with_overflow() ? connect() : ncclSuccess;
+  return connect();
 }
 
 ncclResult_t Creation::connect() {
@@ -281,25 +298,37 @@ ncclResult_t Creation::connect() {
   bool agreed = false;
   std::string why;
   if (const Status status = session_->connect(&channel, &agreed, &why); status != Status::ok) {
-    log::write(
-        LogLevel::error,
-        "communicator %s, rank %d: no answer on the overflow channel: %s; the other ranks may count on this one, "
-        "so its creation fails",
-        state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
+    log::write(LogLevel::error,
+               "communicator %s, rank %d: not connected with the other ranks: %s; they may count on this one, "
+               "so its creation fails",
+               state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
     return ncclRemoteError;
   }
   if (!agreed) {
-    refusal_ = "no overflow channel between its ranks: " + why + " (ZIPCCL_EXCHANGE=exact needs none)";
+    refusal_ = "its ranks' processes cannot connect with each other: " + why;
     state_->compressed = false;
     return ncclSuccess;
   }
-  state_->overflow = std::make_unique<OverflowLink>(rendezvous(), std::move(channel), *communicator.staging->overflow(),
-                                                    static_cast<std::uint32_t>(communicator.rank),
-                                                    static_cast<std::uint32_t>(communicator.rank_count));
+  state_->channel = std::move(channel);
+  Status status = Status::ok;
+  if (communicator.staging != nullptr && with_overflow()) {
+    status = state_->open_overflow(rendezvous());
+  }
+  if (status == Status::ok) {
+    state_->classes = std::make_unique<Classes>(*state_, rendezvous());
+    status = state_->classes->start();
+  }
+  if (status != Status::ok) {
+    log::write(LogLevel::error, "communicator %s, rank %d: no helper thread: %s; its creation fails",
+               state_->name.c_str(), communicator.rank, describe(status));
+    return ncclSystemError;
+  }
   return ncclSuccess;
 }
 
 ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {
+  state_->classes.reset();
+  state_->close_overflow();
   free_staging();
   static_cast<void>(call_real<&NcclTable::ncclCommAbort>(*comm));
   *comm = nullptr;

@@ -1,8 +1,6 @@
 #include "interpose/group.hpp"
 
-#include <algorithm>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -60,22 +58,14 @@ ncclResult_t issue(const NcclTable& nccl, const std::vector<NativeCall>& calls, 
   return error != ncclSuccess ? error : closed;
 }
 
-// What waits for the group's end, all at once: ranks that one thread creates in one group wait for each other while
-// they connect. The first error counts.
+// What waits for the group's end, in order. The first error counts.
 ncclResult_t complete(const std::vector<Completion>& completions, ncclResult_t result) {
-  if (completions.size() == 1) {
-    return completions.front()(result);
+  ncclResult_t error = ncclSuccess;
+  for (const Completion& completion : completions) {
+    const ncclResult_t own = completion(result);
+    error = error == ncclSuccess ? own : error;
   }
-  std::vector<ncclResult_t> results(completions.size(), result);
-  std::vector<std::thread> threads;
-  for (std::size_t index = 0; index < completions.size(); ++index) {
-    threads.emplace_back([&, index] { results[index] = completions[index](result); });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  const auto failed = std::find_if(results.begin(), results.end(), [](ncclResult_t one) { return one != ncclSuccess; });
-  return failed != results.end() ? *failed : result;
+  return error != ncclSuccess ? error : result;
 }
 
 // Leaves one level of the group. At the outermost one, `issue_recorded` issues what was recorded, if anything was.
@@ -95,7 +85,7 @@ ncclResult_t finish(CloseGroup close_group, IssueRecorded issue_recorded) {
   if (recorded) {
     result = held.error != ncclSuccess ? held.error : issue_recorded(held);
   }
-  return held.completions.empty() ? result : complete(held.completions, result);
+  return complete(held.completions, result);
 }
 
 }  // namespace

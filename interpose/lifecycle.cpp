@@ -67,7 +67,8 @@ ncclResult_t issue(Call call, After after) {
 constexpr auto look_interval = std::chrono::microseconds(50);
 
 Status fault_of(const CommState& state) {
-  return state.overflow != nullptr ? state.overflow->port().status() : Status::ok;
+  const OverflowLink* overflow = state.overflow();
+  return overflow != nullptr ? overflow->port().status() : Status::ok;
 }
 
 // Once for a communicator.
@@ -83,11 +84,14 @@ void log_fault(CommState& state, Status status) {
 
 // What the communicator's kernels still wait for must come from this process's and the peers' helper threads, and what
 // peers still wait for must have left this process, before anything is taken apart. Asks the device and not the port
-// whether all is done, and NCCL: what a failed call has left out, or a lost device or peer, never finishes.
+// whether all is done, and NCCL: what a failed call has left out, or a lost device or peer, never finishes. An abort by
+// another thread ends the wait.
 void flush(const CommPointer& state) {
-  if (state == nullptr || state->overflow == nullptr) {
+  const OverflowLink* overflow = state != nullptr ? state->overflow() : nullptr;
+  if (overflow == nullptr) {
     return;
   }
+  ++state->callers;
   const auto lost = [&] {
     ncclResult_t error = ncclSuccess;
     const ncclResult_t asked = call_real<&NcclTable::ncclCommGetAsyncError>(state->communicator.handle, &error);
@@ -95,7 +99,7 @@ void flush(const CommPointer& state) {
   };
   const auto ended = [&] {
     bool idle = false;
-    return state->communicator.staging->idle(&idle) != Status::ok || (idle && state->overflow->port().flushed());
+    return state->communicator.staging->idle(&idle) != Status::ok || (idle && overflow->port().flushed());
   };
   while (!ended() && fault_of(*state) == Status::ok && !state->communicator.aborted.load() && !lost()) {
     std::this_thread::sleep_for(look_interval);
@@ -103,6 +107,7 @@ void flush(const CommPointer& state) {
   if (const Status fault = fault_of(*state); fault != Status::ok && !state->communicator.aborted.load()) {
     log_fault(*state, fault);  // the caller may not ask any more
   }
+  --state->callers;
 }
 
 // Peers may still wait for what this process's last calls could not put into a pool. A process that ends without
@@ -116,8 +121,8 @@ void flush_at_exit() {
   std::vector<CommPointer> states = CommTable::instance().all();
   std::ranges::move(StagingPool::instance().retired(), std::back_inserter(states));
   for (const CommPointer& state : states) {
-    while (state->overflow != nullptr && !state->overflow->port().flushed() &&
-           std::chrono::steady_clock::now() < limit) {
+    const OverflowLink* overflow = state->overflow();
+    while (overflow != nullptr && !overflow->port().flushed() && std::chrono::steady_clock::now() < limit) {
       std::this_thread::sleep_for(look_interval);
     }
   }
@@ -164,35 +169,54 @@ ncclResult_t make_child(ncclComm_t parent, ncclComm_t* child, const std::string&
   });
 }
 
-// Ends a communicator with a real call, and what zipccl holds of it when that has happened: in a group NCCL does it at
-// the end. `after` runs then, with the state unless there was none.
-template <typename RealEnd, typename After>
-ncclResult_t end_life(ncclComm_t comm, RealEnd real_end, After after) {
-  const auto state = std::make_shared<CommPointer>();
-  return issue(
-      [=](const NcclTable& nccl) {
-        *state = CommTable::instance().remove(comm);
-        return real_end(nccl);
-      },
-      [=](ncclResult_t result) {
-        if (*state != nullptr) {
-          after(std::move(*state));
-        }
-        return result;
-      });
-}
-
-// A thread that waits inside a compressed collective asks NCCL about this communicator now and then. It sees the flag
+// A thread that waits for a compressed collective asks NCCL about this communicator now and then. It sees the flag
 // within microseconds; one that is inside the real NCCL may need the abort to come out, hence the limit.
 void release_waiters(CommState& state) {
-  if (state.overflow != nullptr) {
-    state.overflow->port().release();
-  }
+  const auto release = [&] {
+    if (OverflowLink* overflow = state.overflow()) {
+      overflow->port().release();
+    }
+  };
+  release();
   state.communicator.aborted.store(true);
+  release();  // one that was opened meanwhile
+  if (state.classes != nullptr) {
+    state.classes->abort();
+  }
   const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
   while (state.callers.load() > 0 && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+}
+
+// Ends a communicator with a real call, and what zipccl holds of it when that has happened: in a group NCCL does it at
+// the end. The communicator leaves the table between `before` and the real call; if another thread has ended it first,
+// NCCL's handle is gone and there is nothing left to do. `after` runs at last, with the state unless there was none.
+template <typename Before, typename RealEnd, typename After>
+ncclResult_t end_life(ncclComm_t comm, Before before, RealEnd real_end, After after) {
+  const std::weak_ptr<CommState> known = CommTable::instance().find(comm);  // after() asks who holds the state
+  const bool unknown = known.expired();
+  const auto removed = std::make_shared<CommPointer>();
+  return issue(
+      [=](const NcclTable& nccl) {
+        if (!unknown) {
+          const CommPointer state = known.lock();
+          if (state != nullptr) {
+            before(state);
+            *removed = CommTable::instance().remove(comm, state.get());
+          }
+          if (*removed == nullptr) {
+            return ncclSuccess;
+          }
+        }
+        return real_end(nccl, *removed);
+      },
+      [=](ncclResult_t result) {
+        if (*removed != nullptr) {
+          after(std::move(*removed));
+        }
+        return result;
+      });
 }
 
 }  // namespace
@@ -271,13 +295,8 @@ ncclResult_t finalize(ncclComm_t comm) {
 }
 
 ncclResult_t destroy(ncclComm_t comm) {
-  const std::weak_ptr<CommState> state = CommTable::instance().find(comm);
   return end_life(
-      comm,
-      [=](const NcclTable& nccl) {
-        flush(state.lock());
-        return nccl.ncclCommDestroy(comm);
-      },
+      comm, flush, [=](const NcclTable& nccl, const CommPointer&) { return nccl.ncclCommDestroy(comm); },
       [](CommPointer own) {
         report::closed(*own, "destroyed");
         StagingPool::instance().retire(std::move(own));
@@ -288,11 +307,18 @@ ncclResult_t destroy(ncclComm_t comm) {
 // Frees no memory: CUDA would wait for all work of the device, which may be that of a communicator whose abort comes
 // next in this thread.
 ncclResult_t abort(ncclComm_t comm) {
-  if (const CommPointer state = CommTable::instance().find(comm)) {
+  if (const CommPointer state = Group::recording() ? CommTable::instance().find(comm) : nullptr) {
     release_waiters(*state);
   }
   return end_life(
-      comm, [=](const NcclTable& nccl) { return nccl.ncclCommAbort(comm); },
+      comm, [](const CommPointer&) {},
+      [=](const NcclTable& nccl, const CommPointer& state) {
+        // Out of the table already: a Destroy that waits in another thread finds that there is nothing left to do.
+        if (state != nullptr) {
+          release_waiters(*state);
+        }
+        return nccl.ncclCommAbort(comm);
+      },
       [](CommPointer state) {
         report::closed(*state, "aborted");
         StagingPool::instance().retire(std::move(state));

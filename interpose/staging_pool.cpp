@@ -10,7 +10,7 @@ namespace {
 // Idle for good: no thread holds the state, and the last call's work is done.
 bool idle(const CommPointer& state) {
   bool done = false;
-  return state.use_count() == 1 && state->communicator.staging->idle(&done) == Status::ok && done;
+  return state.use_count() == 1 && state->idle(&done) == Status::ok && done;
 }
 
 }  // namespace
@@ -58,6 +58,17 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int ran
   return status;
 }
 
+std::uint64_t StagingPool::share(const codec::Device& device, std::uint64_t wanted, int rank_count,
+                                 bool with_overflow) {
+  std::uint64_t left = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    left = cap(device) - std::min(used_[&device], cap(device));
+  }
+  const std::uint64_t part = std::min(wanted, left / 8);
+  return collectives::Staging::slot_bytes(part, rank_count, with_overflow) != 0 ? part : std::min(wanted, left);
+}
+
 void StagingPool::release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging) {
   if (staging == nullptr) {
     return;
@@ -69,7 +80,7 @@ void StagingPool::release(const codec::Device& device, std::unique_ptr<collectiv
 }
 
 void StagingPool::retire(CommPointer state) {
-  if (state->communicator.staging != nullptr) {
+  if (state->communicator.staging != nullptr || state->classes != nullptr) {
     const std::lock_guard lock(mutex_);
     retired_.push_back(std::move(state));
   }
@@ -89,7 +100,10 @@ void StagingPool::reclaim() {
     retired_.erase(first, retired_.end());
   }
   for (const CommPointer& state : idle_states) {
-    state->overflow.reset();  // it looks into the staging's overflow port
+    state->close_overflow();  // it looks into the staging's overflow port
+    if (state->communicator.staging == nullptr) {
+      continue;
+    }
     release(*state->communicator.device, std::move(state->communicator.staging));
   }
 }

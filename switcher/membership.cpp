@@ -1,35 +1,25 @@
 #include "switcher/membership.hpp"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
+#include "switcher/fence_wire.hpp"
 #include "switcher/limits.hpp"
 #include "switcher/text.hpp"
 
 namespace zipccl::switcher {
 
-Membership::Membership(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Pollers* pollers)
+Membership::Membership(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Pollers* pollers,
+                       Joined joined)
     : ticket_(ticket),
       rank_(rank),
       rank_count_(rank_count),
       pollers_(pollers),
+      joined_(std::move(joined)),
       missing_(2 * (rank_count - 1)),
       peers_(rank_count) {}
-
-Status Membership::prepare(std::string* why) {
-  const std::lock_guard lock(mutex_);
-  completion_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (completion_.descriptor() < 0) {
-    *why = std::string("cannot wait for its peers: ") + std::strerror(errno);
-    return Status::unsupported;
-  }
-  end_joining_if_complete();
-  return Status::ok;
-}
 
 PeerHeader Membership::header_to(std::uint32_t peer, PeerFrame type) const {
   PeerHeader header;
@@ -55,44 +45,35 @@ void Membership::bind(std::uint32_t peer, const std::shared_ptr<PeerLink>& link)
     place.link = link;
     place.bound = true;
     --missing_;
-    end_joining_if_complete();
   }
   lock.unlock();
   if (moved || link->send(std::move(proof)) != Status::ok) fail("lost its connection with " + rank_name(peer));
+  bound();
 }
 
 void Membership::bind_local(std::uint32_t peer, const std::shared_ptr<Membership>& member) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Peer& place = peers_[peer];
   if (!joining_ || place.bound) return;
   place.member = member;
   place.bound = place.proven = true;
   missing_ -= 2;
-  end_joining_if_complete();
+  announce_if_complete(std::move(lock));
 }
 
-void Membership::fail(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
-  if (!joining_) return;
-  failure_ = reason;
-  end_joining();
+void Membership::bound() { announce_if_complete(std::unique_lock(mutex_)); }
+
+void Membership::fail(const std::string& reason) { announce(std::unique_lock(mutex_), reason); }
+
+void Membership::announce_if_complete(std::unique_lock<std::mutex> lock) {
+  if (missing_ == 0) announce(std::move(lock), {});
 }
 
-std::string Membership::outcome() {
-  const std::lock_guard lock(mutex_);
-  if (std::exchange(joining_, false)) failure_ = "could not wait for its peers";
-  completion_ = Socket();
-  return failure_;
-}
-
-void Membership::end_joining_if_complete() {
-  if (joining_ && missing_ == 0) end_joining();
-}
-
-void Membership::end_joining() {
-  joining_ = false;
-  // Only a counter at its maximum would refuse.
-  static_cast<void>(eventfd_write(completion_.descriptor(), 1));
+void Membership::announce(std::unique_lock<std::mutex> lock, const std::string& failure) {
+  if (!std::exchange(joining_, false)) return;
+  const Joined joined = std::exchange(joined_, nullptr);
+  lock.unlock();
+  joined(failure);
 }
 
 bool Membership::accept(const std::shared_ptr<PeerLink>& link, const PeerHeader& header, Bytes payload) {
@@ -108,13 +89,19 @@ bool Membership::accept(const std::shared_ptr<PeerLink>& link, const PeerHeader&
     peer.link = link;
     peer.proven = true;
     --missing_;
-    end_joining_if_complete();
+    announce_if_complete(std::move(lock));
     return true;
   }
   if (!peer.proven || peer.link != link) return false;
   lock.unlock();
   if (header.type == PeerFrame::leave) {
     leave(sender);
+    return true;
+  }
+  if (header.type == PeerFrame::fence) {
+    const auto message = decode_fence(*payload);
+    if (!message) return false;
+    deliver({sender, false, {header.chunk, header.sequence}, *message});
     return true;
   }
   deliver(sender, {sender, header.sequence, header.chunk}, std::move(payload));  // or discards, if it left before
@@ -132,6 +119,26 @@ bool Membership::deliver(std::uint32_t sender, const RecordKey& key, Bytes recor
   return true;
 }
 
+bool Membership::deliver(const FenceEvent& event) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return true;
+    if (peers_[event.sender].lost) return false;
+    fence_events_.push_back(event);
+  }
+  pollers_->wake();
+  return true;
+}
+
+// Once for a peer; under the lock.
+void Membership::note_loss(std::uint32_t peer) {
+  if (std::exchange(peers_[peer].lost, true) || closed_) return;
+  FenceEvent event;
+  event.sender = peer;
+  event.lost = true;
+  fence_events_.push_back(event);
+}
+
 void Membership::store(const RecordKey& key, Bytes record) {
   const std::size_t bytes = record->size();
   auto [place, added] = records_.try_emplace(key);
@@ -141,28 +148,25 @@ void Membership::store(const RecordKey& key, Bytes record) {
 }
 
 void Membership::lose(const PeerLink& link, const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
-      if (peers_[rank].link.get() != &link || peers_[rank].lost) continue;
-      peers_[rank].lost = true;
-      if (!joining_) continue;
-      failure_ = "lost its connection with " + rank_name(rank) + (reason.empty() ? "" : ", " + reason);
-      end_joining();
-    }
+  std::unique_lock lock(mutex_);
+  std::optional<std::uint32_t> first;
+  for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+    if (peers_[rank].link.get() != &link || peers_[rank].lost) continue;
+    note_loss(rank);
+    if (!first) first = rank;
+  }
+  if (first) {
+    announce(std::move(lock), "lost its connection with " + rank_name(*first) + (reason.empty() ? "" : ", " + reason));
+  } else {
+    lock.unlock();
   }
   pollers_->wake();
 }
 
 void Membership::leave(std::uint32_t peer) {
-  {
-    const std::lock_guard lock(mutex_);
-    peers_[peer].lost = true;
-    if (joining_) {
-      failure_ = rank_name(peer) + " left";
-      end_joining();
-    }
-  }
+  std::unique_lock lock(mutex_);
+  note_loss(peer);
+  announce(std::move(lock), rank_name(peer) + " left");
   pollers_->wake();
 }
 
@@ -195,6 +199,40 @@ Status Membership::send(std::uint32_t receiver, const RecordKey& key, Bytes reco
   const Status status = link->send({header, std::move(record), shared_from_this()});
   if (status != Status::ok) sent(receiver, bytes, 0);
   return status;
+}
+
+Status Membership::send_fence(std::uint32_t receiver, const FenceClass& fence_class, const FenceMessage& message) {
+  if (receiver >= rank_count_ || receiver == rank_) return Status::invalid_argument;
+  std::shared_ptr<PeerLink> link;
+  std::shared_ptr<Membership> member;
+  {
+    const std::lock_guard lock(mutex_);
+    if (peers_[receiver].lost) return Status::connection_lost;
+    link = peers_[receiver].link;
+    member = peers_[receiver].member.lock();
+  }
+  try {
+    if (link == nullptr) {
+      const bool delivered = member != nullptr && member->deliver({rank_, false, fence_class, message});
+      return delivered ? Status::ok : Status::connection_lost;
+    }
+    const FenceBytes bytes = encode_fence(message);
+    PeerHeader header = header_to(receiver, PeerFrame::fence);
+    header.chunk = fence_class.kind;
+    header.sequence = fence_class.detail;
+    header.payload_bytes = bytes.size();
+    return link->send({header, std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()), nullptr});
+  } catch (...) {
+    return Status::out_of_memory;
+  }
+}
+
+bool Membership::next_fence_event(FenceEvent* event) {
+  const std::lock_guard lock(mutex_);
+  if (fence_events_.empty()) return false;
+  *event = fence_events_.front();
+  fence_events_.pop_front();
+  return true;
 }
 
 void Membership::sent(std::uint32_t peer, std::size_t bytes, std::uint64_t written) {
@@ -242,9 +280,11 @@ void Membership::close() {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return;
     joining_ = false;
+    joined_ = nullptr;
     peers = std::exchange(peers_, std::vector<Peer>(rank_count_));
     for (Peer& peer : peers_) peer.lost = true;
     records_.clear();
+    fence_events_.clear();
     stored_bytes_ = 0;
   }
   for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,7 +16,6 @@
 #include "switcher/channel.hpp"
 #include "switcher/peer_wire.hpp"
 #include "switcher/pollers.hpp"
-#include "switcher/socket.hpp"
 
 namespace zipccl::switcher {
 
@@ -41,19 +42,20 @@ class PeerLink {
 
 class Membership : public std::enable_shared_from_this<Membership> {
  public:
-  Membership(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Pollers* pollers);
+  // Called once, when joining has ended, by the thread that ended it: why it failed, or empty. Not after close().
+  using Joined = std::function<void(const std::string& failure)>;
+
+  Membership(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Pollers* pollers, Joined joined);
 
   const Ticket& ticket() const { return ticket_; }
   std::uint32_t rank() const { return rank_; }
   std::uint32_t rank_count() const { return rank_count_; }
 
   // Joining. A failure is final; the first one counts.
-  Status prepare(std::string* why);  // opens completion()
   void bind(std::uint32_t peer, const std::shared_ptr<PeerLink>& link);
   void bind_local(std::uint32_t peer, const std::shared_ptr<Membership>& member);
   void fail(const std::string& reason);
-  int completion() const { return completion_.descriptor(); }  // readable when joining has ended; until outcome()
-  std::string outcome();                                       // of joining, which ends here; empty: joined
+  void bound();  // ends joining if nothing is missing, as for a communicator of one rank
 
   // What a link received. False if the peer broke the protocol.
   bool accept(const std::shared_ptr<PeerLink>& link, const PeerHeader& header, Bytes payload);
@@ -69,6 +71,8 @@ class Membership : public std::enable_shared_from_this<Membership> {
   Status send(std::uint32_t receiver, const RecordKey& key, Bytes record);
   Arrival find(const RecordKey& key, Bytes* record) const;
   void drop(const RecordKey& key);
+  Status send_fence(std::uint32_t receiver, const FenceClass& fence_class, const FenceMessage& message);
+  bool next_fence_event(FenceEvent* event);
   bool flushed() const;
   std::uint64_t buffered_bytes() const;
   // Drops all records, tells the peers, and takes nothing any more.
@@ -85,9 +89,12 @@ class Membership : public std::enable_shared_from_this<Membership> {
   };
 
   PeerHeader header_to(std::uint32_t peer, PeerFrame type) const;
-  void end_joining_if_complete();
-  void end_joining();
+  // Both take the lock along. Joining ends, unless it had ended before.
+  void announce_if_complete(std::unique_lock<std::mutex> lock);
+  void announce(std::unique_lock<std::mutex> lock, const std::string& failure);
   bool deliver(std::uint32_t sender, const RecordKey& key, Bytes record);
+  bool deliver(const FenceEvent& event);
+  void note_loss(std::uint32_t peer);
   void store(const RecordKey& key, Bytes record);
 
   const Ticket ticket_;
@@ -96,13 +103,13 @@ class Membership : public std::enable_shared_from_this<Membership> {
   Pollers* const pollers_;
 
   mutable std::mutex mutex_;
-  Socket completion_;
+  Joined joined_;  // until it was called
   bool joining_ = true;
   bool closed_ = false;
-  std::string failure_;
   std::uint32_t missing_;  // bindings and proofs
   std::vector<Peer> peers_;
   std::map<RecordKey, Bytes> records_;
+  std::deque<FenceEvent> fence_events_;
   std::uint64_t stored_bytes_ = 0;
   std::uint64_t outgoing_records_ = 0;
   std::uint64_t outgoing_bytes_ = 0;

@@ -26,6 +26,10 @@ class Mesh::MemberChannel final : public Channel {
   }
   Arrival find(const RecordKey& key, Bytes* record) override { return member_->find(key, record); }
   void drop(const RecordKey& key) override { member_->drop(key); }
+  Status send_fence(std::uint32_t receiver, const FenceClass& fence_class, const FenceMessage& message) override {
+    return member_->send_fence(receiver, fence_class, message);
+  }
+  bool next_fence_event(FenceEvent* event) override { return member_->next_fence_event(event); }
   bool flushed() const override { return member_->flushed(); }
   std::uint64_t buffered_bytes() const override { return member_->buffered_bytes(); }
 
@@ -52,19 +56,18 @@ Status Mesh::open(HelperThread* thread, const Endpoint& address, const Limits& l
   return Status::ok;
 }
 
-Status Mesh::join(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count,
+Status Mesh::join(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Membership::Joined joined,
                   std::shared_ptr<Membership>* member, std::unique_ptr<Channel>* channel, std::string* why) {
-  const auto joined = std::make_shared<Membership>(ticket, rank, rank_count, pollers_);
-  if (const Status status = joined->prepare(why); status != Status::ok) return status;
+  const auto made = std::make_shared<Membership>(ticket, rank, rank_count, pollers_, std::move(joined));
   {
     const std::lock_guard lock(mutex_);
-    if (!members_.emplace(MemberKey{ticket.nonce, rank}, joined).second) {
+    if (!members_.emplace(MemberKey{ticket.nonce, rank}, made).second) {
       *why = "it has a channel already";
       return Status::invalid_argument;
     }
   }
-  *channel = std::make_unique<MemberChannel>(this, joined);
-  *member = joined;
+  *channel = std::make_unique<MemberChannel>(this, made);
+  *member = made;
   return Status::ok;
 }
 
@@ -75,6 +78,7 @@ void Mesh::introduce(const std::shared_ptr<Membership>& member, std::vector<Peer
       const std::uint32_t rank = (member->rank() + step) % member->rank_count();
       reach(member, rank, peers[rank]);
     }
+    member->bound();
     start_dials();
   });
 }

@@ -35,8 +35,9 @@ class Mesh final : public PeerConnection::Owner {
   PeerAddress address() const { return {process_, acceptor_.endpoint()}; }
 
   // Begins to accept what is meant for the rank, until the channel is destroyed, which must happen before the mesh is.
-  Status join(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, std::shared_ptr<Membership>* member,
-              std::unique_ptr<Channel>* channel, std::string* why);
+  // `joined` is called once, on any thread, when the rank is connected with all others or cannot be.
+  Status join(const Ticket& ticket, std::uint32_t rank, std::uint32_t rank_count, Membership::Joined joined,
+              std::shared_ptr<Membership>* member, std::unique_ptr<Channel>* channel, std::string* why);
   // Connects the member with its peers, given by rank. Returns at once.
   void introduce(const std::shared_ptr<Membership>& member, std::vector<PeerAddress> peers);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <asio/post.hpp>
+#include <new>
 
 namespace zipccl::switcher {
 namespace {
@@ -17,12 +18,14 @@ constexpr auto calm_after = 20ms;
 void Pollers::add(Poller* poller, asio::io_context& context) {
   {
     const std::lock_guard lock(mutex_);
-    pollers_.push_back(poller);
-    if (context_ == nullptr) {
+    pollers_.reserve(pollers_.size() + 1);
+    if (!started_) {
       timer_.emplace(context);
       context_ = &context;
       schedule();
+      started_ = true;
     }
+    pollers_.push_back(poller);
   }
   wake();
 }
@@ -48,11 +51,19 @@ void Pollers::schedule() {
 }
 
 void Pollers::run() {
-  const auto now = std::chrono::steady_clock::now();
-  if (state_.exchange(State::awake) == State::woken) last_wake_ = now;
-  if (poll_all()) return sleep_for(now - last_wake_ < calm_after ? brisk_interval : calm_interval);
-  State expected = State::awake;
-  if (!state_.compare_exchange_strong(expected, State::asleep)) schedule();  // sockets get their turn in between
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    if (state_.exchange(State::awake) == State::woken) last_wake_ = now;
+    const auto interval = now - last_wake_ < calm_after ? brisk_interval : calm_interval;
+    const bool again = poll_all();
+    State expected = State::awake;
+    if (!again && state_.compare_exchange_strong(expected, State::asleep)) return;
+    try {
+      return again ? sleep_for(interval) : schedule();  // sockets get their turn in between
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(interval);  // without their turn, until there is memory
+    }
+  }
 }
 
 bool Pollers::poll_all() {

@@ -62,13 +62,15 @@ class TcpRendezvous final : public Rendezvous {
     }
   }
 
-  void add(Poller* poller) override {
+  Status add(Poller* poller) override {
     try {
       const std::lock_guard lock(mutex_);
       std::string why;
-      if (start_thread(&why) == Status::ok) pollers_->add(poller, thread_->context());
+      const Status status = start_thread(&why);
+      if (status == Status::ok) pollers_->add(poller, thread_->context());
+      return status;
     } catch (...) {
-      // The poller is never called, as if the thread could not start.
+      return Status::out_of_memory;
     }
   }
   void remove(Poller* poller) override { pollers_->remove(poller); }
@@ -111,6 +113,10 @@ class TcpRendezvous final : public Rendezvous {
       *why = "a hello of more than " + std::to_string(max_hello_bytes) + " bytes";
       return Status::invalid_argument;
     }
+    {
+      const std::lock_guard lock(mutex_);
+      if (start_thread(why) != Status::ok) return Status::invalid_argument;
+    }
     Socket socket;
     if (const Status status = Socket::connect(stamp->listener, Clock::now() + limits_.connect, &socket, why);
         status != Status::ok) {
@@ -126,10 +132,15 @@ class TcpRendezvous final : public Rendezvous {
     Frame answer;
     if (receive_frame(&socket, deadline, &answer) == Status::ok) {
       if (answer.type == MessageType::acknowledge) {
-        *session = std::make_unique<TcpSession>(std::move(socket),
-                                                TcpSession::Identity{stamp->ticket, hello.rank, hello.rank_count},
-                                                limits_, [this](std::string* reason) { return mesh(reason); });
-        return Status::ok;
+        const TcpSession::Identity identity{stamp->ticket, hello.rank, hello.rank_count};
+        if (TcpSession::open(
+                thread_.get(), std::move(socket), stamp->listener.ipv6, identity, limits_,
+                [this](std::string* reason) { return mesh(reason); }, session) == Status::ok) {
+          return Status::ok;
+        }
+        // The root has seen this rank leave, as the others will hear.
+        *why = "cannot wait for the answers of " + peer;
+        return Status::refused;
       }
       const auto refusal = decode_text(answer.body);
       if (answer.type == MessageType::refuse && refusal) {

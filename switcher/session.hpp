@@ -6,6 +6,7 @@
 // 3. After the real init has returned, every rank asks for the verdict. The real init returns only when all ranks
 //    have entered it, so at the first question every rank that runs zipccl has said hello; a hello that is missing
 //    then belongs to a rank without zipccl. No timer decides anything.
+// 4. A verdict that says `compressed` makes the helper threads connect the processes with each other.
 //
 // Nothing here calls NCCL or CUDA. All functions are thread-safe; none throws.
 #pragma once
@@ -73,10 +74,11 @@ class Session {
   // decides, and the answer goes to all. connection_lost if the root's process is gone, timed_out if it is stuck: the
   // caller then fails the init (section 5 of the design).
   virtual Status verdict(Verdict* verdict) = 0;
-  // Call after a verdict that says `compressed`, before anything depends on it: connects this process with the process
-  // of every other rank, where no connection exists yet, and proves each. Returns when all ranks have answered the
-  // root; *agreed is then the same on all of them, false if any rank failed or left, with *why naming rank and reason.
-  // connection_lost and timed_out as for the verdict; invalid_argument without such a verdict or when called twice.
+  // Call after a verdict that says `compressed`, before anything depends on it. The helper threads of all ranks connect
+  // their processes as soon as that verdict is given, where no connection exists yet, and prove each; this waits for
+  // the outcome, and so for no other rank's own thread. *agreed is the same on all ranks, false if any failed or left,
+  // with *why naming rank and reason. connection_lost and timed_out as for the verdict; invalid_argument without such a
+  // verdict or when called twice.
   virtual Status connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) = 0;
   // Call instead when the real init failed: the others' verdict must not wait.
   virtual void withdraw() = 0;
@@ -105,11 +107,11 @@ class Rendezvous {
   virtual Status hello(ConstUniqueIdBytes id, const Hello& hello, std::unique_ptr<Session>* session,
                        std::string* why) = 0;
 
-  // Pollers run on the helper thread, which starts with the first one (and runs already where a channel exists; a
-  // poller is never called if it cannot start). remove() returns when the poller is not running and never will again.
-  // wake() is cheap enough for every call: it enters the kernel only while the thread sleeps. Records and lost peers
-  // wake by themselves.
-  virtual void add(Poller* poller) = 0;
+  // Pollers run on the helper thread, which starts with the first one (and runs already where a channel exists). add()
+  // fails if it cannot start or for want of memory, and then the poller is not known. remove() returns when the poller
+  // is not running and never will again. wake() is cheap enough for every call: it enters the kernel only while the
+  // thread sleeps. Records and lost peers wake by themselves.
+  virtual Status add(Poller* poller) = 0;
   virtual void remove(Poller* poller) = 0;
   virtual void wake() = 0;
 

@@ -1,11 +1,8 @@
 #include "switcher/tcp_session.hpp"
 
-#include <poll.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <utility>
+
+#include "switcher/root_link.hpp"
 
 namespace zipccl::switcher {
 
@@ -19,40 +16,69 @@ Status receive_frame(Socket* socket, Socket::Deadline deadline, Frame* frame) {
   return socket->receive(frame->body, deadline);
 }
 
-TcpSession::TcpSession(Socket socket, const Identity& identity, const Limits& limits, MeshSource mesh)
-    : limits_(limits), identity_(identity), mesh_(std::move(mesh)), socket_(std::move(socket)) {}
+TcpSession::TcpSession(HelperThread* thread, const Limits& limits, std::shared_ptr<RootLink> link)
+    : thread_(thread), limits_(limits), link_(std::move(link)) {}
+
+Status TcpSession::open(HelperThread* thread, Socket socket, bool ipv6, const Identity& identity, const Limits& limits,
+                        MeshSource mesh, std::unique_ptr<Session>* session) {
+  Stream stream(thread->context().get_executor());
+  if (!stream.adopt(std::move(socket), ipv6)) return Status::unsupported;
+  auto link = std::make_shared<RootLink>(thread, std::move(stream), identity, std::move(mesh));
+  std::unique_ptr<Session> opened(new TcpSession(thread, limits, link));
+  link->start();
+  *session = std::move(opened);
+  return Status::ok;
+}
+
+TcpSession::~TcpSession() {
+  if (thread_->foreign()) {
+    static_cast<void>(new std::shared_ptr<RootLink>(link_));  // a lock may be held here for ever
+    return;
+  }
+  try {
+    link_->end(std::nullopt);
+  } catch (...) {
+    // No memory: the connection stays until the root closes it.
+  }
+}
 
 Status TcpSession::verdict(Verdict* verdict) {
   const std::lock_guard lock(mutex_);
-  if (!outcome_) {
-    try {
-      outcome_ = ask();
-    } catch (...) {
-      outcome_ = Status::out_of_memory;
-    }
-    if (*outcome_ != Status::ok || !verdict_.compressed) socket_ = Socket();
-  }
-  if (*outcome_ != Status::ok) return *outcome_;
   try {
-    *verdict = verdict_;
-    return Status::ok;
+    if (!outcome_) {
+      outcome_ = Status::out_of_memory;
+      link_->say(MessageType::ask);
+      outcome_ = link_->wait_for_verdict(std::chrono::steady_clock::now() + limits_.answer, &verdict_);
+      if (*outcome_ != Status::ok) link_->end(std::nullopt);
+    }
+    if (*outcome_ == Status::ok) *verdict = verdict_;
+    return *outcome_;
   } catch (...) {
     return Status::out_of_memory;
   }
 }
 
-Status TcpSession::ask() {
-  const auto deadline = answer_deadline();
-  // The answer may be here already, from a root that has ended since, so a failure to ask proves nothing.
-  static_cast<void>(socket_.send(encode_signal(MessageType::ask), deadline));
-  Frame frame;
-  if (const Status status = receive_frame(&socket_, deadline, &frame); status != Status::ok) return status;
-  if (frame.type != MessageType::verdict) return Status::connection_lost;
-  auto decoded = decode_verdict(frame.body);
-  const std::size_t links = std::size_t{identity_.rank_count} * identity_.rank_count;
-  if (!decoded || (decoded->compressed && decoded->links.size() != links)) return Status::connection_lost;
-  verdict_ = std::move(*decoded);
-  return Status::ok;
+Status TcpSession::connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) {
+  const std::lock_guard lock(mutex_);
+  *agreed = false;
+  if (outcome_ != Status::ok || !verdict_.compressed || std::exchange(connected_, true)) {
+    return Status::invalid_argument;
+  }
+  try {
+    ConnectResult result;
+    std::unique_ptr<Channel> own;
+    const Status status = link_->wait_for_result(std::chrono::steady_clock::now() + limits_.answer, &result, &own);
+    *why = status == Status::ok ? result.reason : "no answer from the root's process while the ranks connected";
+    if (status == Status::ok) {
+      *agreed = result.agreed;
+      *channel = std::move(own);
+    } else {
+      link_->end(std::nullopt);
+    }
+    return status;
+  } catch (...) {
+    return Status::out_of_memory;
+  }
 }
 
 void TcpSession::withdraw() {
@@ -61,84 +87,8 @@ void TcpSession::withdraw() {
   outcome_ = Status::connection_lost;
   try {
     // Best effort: the loss of the connection says nearly the same.
-    static_cast<void>(socket_.send(encode_signal(MessageType::withdraw), answer_deadline()));
+    link_->end(MessageType::withdraw);
   } catch (...) {
-  }
-  socket_ = Socket();
-}
-
-Status TcpSession::connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) {
-  const std::lock_guard lock(mutex_);
-  *agreed = false;
-  if (socket_.descriptor() < 0 || outcome_ != Status::ok) return Status::invalid_argument;
-  Status status = Status::out_of_memory;
-  try {
-    std::unique_ptr<Channel> own;
-    ConnectResult result;
-    status = connect_ranks(&own, &result);
-    if (status == Status::ok) {
-      *agreed = result.agreed && own != nullptr;
-      if (*agreed) *channel = std::move(own);
-      *why = result.reason;
-    } else {
-      *why = "no answer from the root's process while the ranks connected";
-    }
-  } catch (...) {
-    status = Status::out_of_memory;
-  }
-  socket_ = Socket();
-  return status;
-}
-
-Status TcpSession::connect_ranks(std::unique_ptr<Channel>* channel, ConnectResult* result) {
-  std::shared_ptr<Membership> member;
-  std::string failure;
-  Mesh* const mesh = mesh_(&failure);
-  if (mesh != nullptr &&
-      mesh->join(identity_.ticket, identity_.rank, identity_.rank_count, &member, channel, &failure) == Status::ok) {
-    // A failure to send means that the result is here already, or that the root is gone.
-    static_cast<void>(socket_.send(encode_enter(mesh->address()), answer_deadline()));
-  } else {
-    report(failure);
-  }
-  Frame frame;
-  if (const Status status = receive_frame(&socket_, answer_deadline(), &frame); status != Status::ok) return status;
-  if (frame.type == MessageType::peers && member != nullptr) {
-    if (const Status status = join_peers(mesh, member, frame); status != Status::ok) return status;
-    if (const Status status = receive_frame(&socket_, answer_deadline(), &frame); status != Status::ok) return status;
-  }
-  const auto decoded = decode_result(frame.body);
-  if (frame.type != MessageType::result || !decoded) return Status::connection_lost;
-  *result = *decoded;
-  return Status::ok;
-}
-
-Status TcpSession::join_peers(Mesh* mesh, const std::shared_ptr<Membership>& member, const Frame& frame) {
-  auto peers = decode_peers(frame.body);
-  if (!peers || peers->size() != identity_.rank_count || (*peers)[identity_.rank].process != mesh->address().process) {
-    return Status::connection_lost;
-  }
-  mesh->introduce(member, std::move(*peers));
-  wait_for(*member);
-  report(member->outcome());
-  return Status::ok;
-}
-
-void TcpSession::report(const std::string& failure) {
-  static_cast<void>(socket_.send(encode_text(MessageType::report, failure), answer_deadline()));
-}
-
-// Until joining has ended or the root has something to say; its own limit makes it say something.
-void TcpSession::wait_for(const Membership& member) const {
-  const auto deadline = answer_deadline();
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    std::array<pollfd, 2> entries = {{{member.completion(), POLLIN, 0}, {socket_.descriptor(), POLLIN, 0}}};
-    if (left <= 0 ||
-        poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, 1'000'000))) > 0 ||
-        errno != EINTR) {
-      return;
-    }
   }
 }
 

@@ -1,8 +1,8 @@
-// A rank's side of the session, on the connection over which it said hello. Ranks talk on the caller's thread: they
-// wait anyway.
+// A rank's side of the session, on the connection over which it said hello. The helper thread listens to the root and
+// connects this process with its peers by itself; the rank's own thread only asks and waits. So no rank depends on what
+// another one's thread is doing: a job may create two communicators in one group on one rank and singly on another.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "switcher/helper_thread.hpp"
 #include "switcher/limits.hpp"
 #include "switcher/mesh.hpp"
 #include "switcher/session.hpp"
@@ -26,9 +27,11 @@ struct Frame {
 // connection_lost also for bytes that are no frame.
 Status receive_frame(Socket* socket, Socket::Deadline deadline, Frame* frame);
 
+class RootLink;
+
 class TcpSession final : public Session {
  public:
-  // The process's mesh, opened by the first call; null if that failed.
+  // The process's mesh, opened by the first call; null if that failed. Called on the helper thread.
   using MeshSource = std::function<Mesh*(std::string* why)>;
 
   struct Identity {
@@ -37,27 +40,27 @@ class TcpSession final : public Session {
     std::uint32_t rank_count = 0;
   };
 
-  TcpSession(Socket socket, const Identity& identity, const Limits& limits, MeshSource mesh);
+  // Takes the connection, whose hello was acknowledged, to the helper thread. unsupported if that cannot wait for it;
+  // the connection is closed then.
+  static Status open(HelperThread* thread, Socket socket, bool ipv6, const Identity& identity, const Limits& limits,
+                     MeshSource mesh, std::unique_ptr<Session>* session);
+  ~TcpSession() override;
+  TcpSession(const TcpSession&) = delete;
+  TcpSession& operator=(const TcpSession&) = delete;
 
   Status verdict(Verdict* verdict) override;
   Status connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) override;
   void withdraw() override;
 
  private:
-  Status ask();
-  Status connect_ranks(std::unique_ptr<Channel>* channel, ConnectResult* result);
-  // Connects with the peers and reports, unless the result is known before.
-  Status join_peers(Mesh* mesh, const std::shared_ptr<Membership>& member, const Frame& peers);
-  void report(const std::string& failure);
-  void wait_for(const Membership& member) const;
-  Socket::Deadline answer_deadline() const { return std::chrono::steady_clock::now() + limits_.answer; }
+  TcpSession(HelperThread* thread, const Limits& limits, std::shared_ptr<RootLink> link);
 
+  HelperThread* const thread_;
   const Limits limits_;
-  const Identity identity_;
-  const MeshSource mesh_;
+  const std::shared_ptr<RootLink> link_;
   std::mutex mutex_;
-  Socket socket_;
-  std::optional<Status> outcome_;
+  bool connected_ = false;         // connect() was called
+  std::optional<Status> outcome_;  // of the question, or that it cannot be asked any more
   Verdict verdict_;
 };
 

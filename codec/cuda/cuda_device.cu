@@ -9,6 +9,7 @@
 #include "codec/cuda/cuda_device.hpp"
 #include "codec/cuda/engine.hpp"
 #include "codec/host_engine.hpp"
+#include "codec/job_messages.hpp"
 #include "codec/traits.hpp"
 
 namespace zipccl::codec {
@@ -26,6 +27,10 @@ Status check(cudaError_t error, const char* call) {
                 cudaGetErrorName(error));
   cudaGetLastError();
   return error == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::device_error;
+}
+
+bool is_scratch(const void* memory) {
+  return memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % alignof(std::uint64_t) == 0;
 }
 
 // The driver's calls on the current context. An application has a CUDA runtime of its own beside the one linked in
@@ -240,26 +245,27 @@ class CudaDevice final : public Device {
   Status encode(const EncodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
-    if (job.items != nullptr || job.message_count != 1) return Status::unsupported;
-    if (job.scratch == nullptr || reinterpret_cast<std::uintptr_t>(job.scratch) % alignof(std::uint64_t) != 0) {
-      return Status::invalid_argument;
-    }
+    if (message_total(job) == 0 && job.outbox == nullptr && job.started_ns == nullptr) return Status::ok;
+    if (!is_scratch(job.scratch)) return Status::invalid_argument;
     return with_device([&] { return check(cuda::launch_encode(job, stream), "encode kernel"); });
   }
   Status decode(const DecodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
-    if (status != Status::ok || job.message_count == 0) return status;
-    if (job.items != nullptr) return Status::unsupported;
-    if (job.message_count > max_messages) return Status::unsupported;
+    if (status != Status::ok || message_total(job) == 0) return status;
+    if (job.items == nullptr && job.message_count > max_messages) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_decode(job, stream), "decode kernel"); });
   }
   Status patch(const PatchJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
-    if (job.decode.items != nullptr) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_patch(job, stream), "patch kernel"); });
   }
-  Status observe(const ObserveJob&, Stream) override { return Status::unsupported; }
+  Status observe(const ObserveJob& job, Stream stream) override {
+    const Status status = validate(job, sizeof(Bf16Traits::Value));
+    if (status != Status::ok) return status;
+    if (!is_scratch(job.scratch)) return Status::invalid_argument;
+    return with_device([&] { return check(cuda::launch_observe(job, stream), "observe kernel"); });
+  }
 
  private:
   template <typename Call>
@@ -337,6 +343,7 @@ Status CudaDevice::open(std::string* why) {
   error = cuda::load_encode();
   if (error == cudaSuccess) error = cuda::load_decode();
   if (error == cudaSuccess) error = cuda::load_patch();
+  if (error == cudaSuccess) error = cuda::load_observe();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();
     *why = "this build has no kernels for " + gpu +

@@ -103,6 +103,29 @@ __device__ inline unsigned build_entry(WarpStorage& storage, unsigned escapes, u
   return end - nibble_bytes;
 }
 
+// Turns each pair into its two exponents, in the low bytes of the halves; returns the largest.
+__device__ inline unsigned take_exponents(std::uint32_t (&pairs)[lane_pairs]) {
+  std::uint32_t largest_pair = 0;
+#pragma unroll
+  for (unsigned q = 0; q < lane_pairs; q += 2) {
+    pairs[q] = opaque(pairs[q] >> 7 & 0x00ff00ffu);
+    pairs[q + 1] = opaque(pairs[q + 1] >> 7 & 0x00ff00ffu);
+    largest_pair = __vimax3_u16x2(largest_pair, pairs[q], pairs[q + 1]);
+  }
+  return max(largest_pair & 0xffffu, largest_pair >> 16);
+}
+
+// The window of a tile of `remaining` values, by its lanes' largest exponents. Warp-wide.
+__device__ inline unsigned find_window(unsigned largest, unsigned remaining) {
+  // Lanes without a value have 0 and so never count for a top above 0, whatever the rank.
+  const unsigned lanes = remaining >= row_values ? lane_count : (remaining + 7) / 8;
+  const unsigned top = nth_largest(largest, (14 * lanes + lane_count - 1) / lane_count);
+  return max(top, window_exponents - 1) - (window_exponents - 1);
+}
+
+// The low 16 bits of a number in both halves.
+__device__ inline std::uint32_t both_halves(std::uint32_t number) { return (number & 0xffffu) * 0x10001u; }
+
 // Writes all of a tile but, if it needs an entry, its entry and tail: the entry is left in `storage`, the lane's byte
 // of the tail, which lacks the entry's first unit, in `tail_byte`. Warp-wide.
 template <bool aligned>
@@ -126,22 +149,9 @@ __device__ TileSummary encode_tile(const MessagePlace& message, std::uint64_t ti
     planes[half * lane_count + lane] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
   }
 
-  // From here on a pair is its two exponents, in the low bytes of the halves.
-  std::uint32_t largest_pair = 0;
-#pragma unroll
-  for (unsigned q = 0; q < lane_pairs; q += 2) {
-    pairs[q] = opaque(pairs[q] >> 7 & 0x00ff00ffu);
-    pairs[q + 1] = opaque(pairs[q + 1] >> 7 & 0x00ff00ffu);
-    largest_pair = __vimax3_u16x2(largest_pair, pairs[q], pairs[q + 1]);
-  }
-  const unsigned largest = max(largest_pair & 0xffffu, largest_pair >> 16);
-  // Lanes without a value have 0 and so never count for a top above 0, whatever the rank.
-  const unsigned lanes = remaining >= row_values ? lane_count : (remaining + 7) / 8;
-  const unsigned top = nth_largest(largest, (14 * lanes + lane_count - 1) / lane_count);
-  const unsigned window = max(top, window_exponents - 1) - (window_exponents - 1);
-
+  const unsigned window = find_window(take_exponents(pairs), remaining);
   std::uint32_t codes[lane_pairs];
-  const std::uint32_t minus_window = (0x10000u - window & 0xffffu) * 0x10001u;
+  const std::uint32_t minus_window = both_halves(0u - window);
 #pragma unroll
   for (unsigned q = 0; q < lane_pairs; ++q) codes[q] = __viaddmin_u16x2(pairs[q], minus_window, 0x00070007u);
   if (remaining < tile_values) {

@@ -27,7 +27,7 @@ static_assert(max_count < std::uint64_t{1} << escape_bits);
 
 // What the messages of a launch share.
 struct EncodeShared {
-  EncodeCounters* counters;
+  std::uint8_t* counters;  // of the launch's first message; those of the others follow
   Outbox* outbox;
   std::uint64_t* started_ns;
   std::uint8_t* overflow;
@@ -39,7 +39,10 @@ struct EncodeShared {
   std::uint64_t outbox_capacity;
   std::uint32_t* outbox_lock;
   const std::uint32_t* release;
-  std::uint32_t receiver;
+
+  __device__ EncodeCounters* counters_of(unsigned message) const {
+    return reinterpret_cast<EncodeCounters*>(counters + message * encode_scratch_bytes);
+  }
 };
 
 // The block's; one for each warp.
@@ -198,9 +201,11 @@ __device__ inline void end_shipment(volatile Shipment& shipment) {
 template <typename Arguments>
 __device__ __noinline__ void ship(const Arguments& arguments, unsigned index) {
   __shared__ Shipment memory;
+  __shared__ MessagePlace place;
   volatile Shipment& shipment = memory;
   if (threadIdx.x == 0) {
-    shipment.message = &arguments.message(index);
+    place = arguments.message(index);
+    shipment.message = &place;
     shipment.shared = &arguments.shared;
     shipment.receiver = arguments.receiver(index);
     begin_shipment(shipment, *arguments.counters(index));

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "test/collectives/all_gather_cases.hpp"
-#include "test/collectives/reports.hpp"
 #include "test/collectives/stress.hpp"
 #include "test/support/backend.hpp"
 #include "test/support/ranks.hpp"
+#include "test/support/report.hpp"
 
 namespace zipccl::test {
 namespace {

@@ -1,7 +1,12 @@
 // Both ranks of two communicators in one process, on a NCCL that prints what it is asked to end: aborted in one group,
-// then made again and destroyed one by one.
+// then made again and destroyed one by one. With an argument: a communicator is destroyed by one thread, which waits
+// for work that never ends, and aborted by another.
 #include <array>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <thread>
+#include <vector>
 
 #include "collectives/nccl_api.hpp"
 
@@ -10,6 +15,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                           cudaStream_t stream);
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 }
@@ -32,9 +39,29 @@ Communicators create() {
   return made;
 }
 
+int abort_while_destroying() {
+  const Communicators made = create();
+  constexpr std::size_t count = 40000;
+  const std::vector<std::uint16_t> send(count);
+  std::vector<std::uint16_t> receive(2 * count);
+  bool good = ncclAllGather(send.data(), receive.data(), count, ncclBfloat16, made[0], nullptr) == ncclSuccess;
+  ncclResult_t destroyed = ncclInternalError;
+  std::thread thread([&] { destroyed = ncclCommDestroy(made[0]); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::puts("aborting");
+  std::fflush(stdout);
+  good = good && ncclCommAbort(made[0]) == ncclSuccess;
+  thread.join();
+  std::puts("ended");
+  return good && destroyed == ncclSuccess ? 0 : 1;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char**) {
+  if (argc > 1) {
+    return abort_while_destroying();
+  }
   Communicators made = create();
   bool good = ncclGroupStart() == ncclSuccess;
   for (ncclComm_t comm : made) {

@@ -105,6 +105,34 @@ int groups() {
   return 0;
 }
 
+// Every rank creates the same communicators in groups of its own choice.
+int creation_order() {
+  constexpr std::size_t count = 4;
+  const std::vector<std::vector<std::vector<std::size_t>>> orders = {
+      {{0, 1}, {2, 3}}, {{0}, {1, 2, 3}}, {{0}, {1}, {2}, {3}}, {{3, 2, 1, 0}}};
+  std::vector<ncclUniqueId> ids(count);
+  for (ncclUniqueId& id : ids) {
+    id = exchange_id();
+  }
+  std::vector<ncclComm_t> comms(count);
+  for (const auto& group : orders[static_cast<std::size_t>(rank_number()) % orders.size()]) {
+    if (group.size() > 1) {
+      EXPECT(ncclGroupStart() == ncclSuccess);
+    }
+    for (const std::size_t number : group) {
+      EXPECT(ncclCommInitRank(&comms[number], world_size(), ids[number], rank_number()) == ncclSuccess);
+    }
+    if (group.size() > 1) {
+      EXPECT(ncclGroupEnd() == ncclSuccess);
+    }
+  }
+  for (ncclComm_t comm : comms) {
+    gather_and_check(comm);
+    EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  }
+  return 0;
+}
+
 // An operator that is destroyed inside the group that uses it, as PyTorch does.
 int operators() {
   ncclComm_t comm = create();
@@ -442,6 +470,7 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
   const std::map<std::string, int (*)()> scenarios = {{"all-gather", all_gather},
                                                       {"unique-id", unique_id},
                                                       {"groups", groups},
+                                                      {"creation-order", creation_order},
                                                       {"operators", operators},
                                                       {"children", children},
                                                       {"registered", registered},
@@ -461,6 +490,10 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
   int result = 2;
   if (name == "churn" && argc == 2) {
     result = churn(std::atoi(argv[1]));
+  } else if (name == "stopped-at-fence" && argc == 2) {
+    result = stopped_at_fence(std::atoi(argv[1]));
+  } else if (name == "changing") {
+    result = changing(argc - 1, argv + 1);
   } else if (const auto found = scenarios.find(name); found != scenarios.end()) {
     result = found->second();
   }

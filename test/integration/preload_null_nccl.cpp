@@ -1,7 +1,7 @@
 // A NCCL that does nothing, at once: what zipccl adds to a call is then nearly all that the call costs. With
 // PRELOAD_NULL_LACKS_SEND it has no ncclSend, which zipccl cannot do without. With PRELOAD_NULL_NARRATES it has a host
-// runtime whose streams do nothing, prints the calls that end communicators, groups and memory, and with NULL_LONG_ID
-// in the environment makes ids that use all of their bytes.
+// runtime whose streams do nothing, prints the calls that end communicators, groups and memory, with NULL_LONG_ID in
+// the environment makes ids that use all of their bytes, and with NULL_NEVER_DONE has events that do not happen.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -123,7 +123,7 @@ extern "C" __attribute__((visibility("default"))) const zipccl_host_runtime_v1 z
     .event_record = [](void*, CUstream_st*) { return 0; },
     .event_query =
         [](void*, int* done) {
-          *done = 1;
+          *done = std::getenv("NULL_NEVER_DONE") == nullptr ? 1 : 0;
           return 0;
         },
     .event_synchronize = [](void*) { return 0; },

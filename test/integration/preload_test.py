@@ -46,6 +46,7 @@ class Case(unittest.TestCase):
             "LD_LIBRARY_PATH": str(self.standin),
             "ZIPCCL_MIN_BYTES": "1",
             "ZIPCCL_STAGING_MB": "2",
+            "ZIPCCL_START": "now",
             "ZIPCCL_REPORT": str(self.folder),
             "ZIPCCL_DEBUG": "INFO",
         }
@@ -295,6 +296,16 @@ class Lifecycle(Case):
             self.assertEqual([c["state"] for c in report["communicators"]], ["compressed"] * 3)
             self.assertEqual([c["sequence"] for c in report["communicators"]], [1, 1, 1])
 
+    def test_creation_order(self):
+        """Ranks may create communicators in a group or singly, each as it likes, and lose no time by it."""
+        for exchange in ("static", "exact"):
+            with self.subTest(exchange=exchange):
+                self.launch("creation-order", ranks=4, seconds=30, ZIPCCL_EXCHANGE=exchange)
+                for report in self.reports():
+                    self.assertEqual([c["state"] for c in report["communicators"]], ["compressed"] * 4)
+                for file in self.folder.iterdir():
+                    file.unlink()
+
     def test_operator_destroyed_in_its_group(self):
         self.launch("operators")
         self.assert_compressed()
@@ -308,9 +319,10 @@ class Lifecycle(Case):
             for name in ["split0" if rank % 2 == 0 else "split1"] + (["shrink"] if rank else []):
                 self.assertEqual(by_name[name]["reason"], "it is a child of another communicator")
 
-    def ends(self, **environment):
+    def ends(self, *arguments, **environment):
         environment = {**self.environment, "LD_LIBRARY_PATH": str(BUILD / "test/integration/narrating"), **environment}
-        (result,) = launch.run([BUILD / "test/integration/preload-ends"], 1, environment, self.folder)
+        command = [BUILD / "test/integration/preload-ends", *arguments]
+        (result,) = launch.run(command, 1, environment, self.folder, seconds=20)
         self.assertEqual(result.status, 0, result)
         return result
 
@@ -325,6 +337,12 @@ class Lifecycle(Case):
         self.assertEqual(set(lines[aborted + 2:destroyed]), {"created", "release"})
         # Each communicator: slots, scratch, summaries, and its overflow port's mapped memory and time stamps.
         self.assertEqual(lines[aborted:].count("release"), 4 * 5)
+
+    def test_abort_while_destroy_waits(self):
+        """Destroy waits for work that does not end, and Abort by another thread ends the wait and the communicator."""
+        lines = self.ends("abort-while-destroying", NULL_NEVER_DONE="1").out.splitlines()
+        self.assertEqual([line for line in lines if line not in ("group end", "release")],
+                         ["created", "aborting", "abort", "ended"])
 
     def test_id_that_nccl_needs_whole(self):
         result = self.ends(NULL_LONG_ID="1")

@@ -101,11 +101,12 @@ TEST_CASE("captured work runs with each launch and not before") {
     stream.synchronize();
     EXPECT(count == 6);
     EXPECT(runtime.graph_launch(graph, other.get()) == 0);
-    enqueue(other, increment, &count);
+    enqueue(other, increment, &outside);
     EXPECT(runtime.graph_launch(graph, nullptr) == 0);  // behind the launch on the other stream
     synchronize(nullptr);
     other.synchronize();
-    EXPECT(count == 13);
+    EXPECT(count == 12);
+    EXPECT(outside == 2);
     EXPECT(runtime.graph_destroy(graph) == 0);
   });
 }

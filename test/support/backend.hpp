@@ -19,6 +19,7 @@ class Backend {
   virtual cudaStream_t create_stream() = 0;
   virtual void destroy_stream(cudaStream_t stream) = 0;
   virtual void synchronize(cudaStream_t stream) = 0;
+  virtual void wait_for(cudaStream_t stream, cudaStream_t other) = 0;  // for what is enqueued there so far
 
   // CUDA graphs, captured as PyTorch does. What the stream is given between begin and end goes into the graph.
   virtual void begin_capture(cudaStream_t stream) = 0;

@@ -60,6 +60,13 @@ class CudaBackend final : public Backend {
   }
   void destroy_stream(cudaStream_t stream) override { check(cudaStreamDestroy(stream), "cudaStreamDestroy"); }
   void synchronize(cudaStream_t stream) override { check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
+  void wait_for(cudaStream_t stream, cudaStream_t other) override {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    check(cudaEventRecord(event, other), "cudaEventRecord");
+    check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
+    check(cudaEventDestroy(event), "cudaEventDestroy");  // once it has been waited for
+  }
   void begin_capture(cudaStream_t stream) override {
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
   }

@@ -34,6 +34,13 @@ class StandinBackend final : public Backend {
   void synchronize(cudaStream_t stream) override {
     check(zipccl_host_runtime.stream_synchronize(stream), "stream_synchronize");
   }
+  void wait_for(cudaStream_t stream, cudaStream_t other) override {
+    void* event = nullptr;
+    check(zipccl_host_runtime.event_create(&event), "event_create");
+    check(zipccl_host_runtime.event_record(event, other), "event_record");
+    check(zipccl_host_runtime.stream_wait_event(stream, event), "stream_wait_event");
+    check(zipccl_host_runtime.event_destroy(event), "event_destroy");
+  }
   void begin_capture(cudaStream_t stream) override {
     check(zipccl_host_runtime.stream_capture_begin(stream), "stream_capture_begin");
   }

@@ -1,6 +1,7 @@
 // Connecting the ranks: what the root says when it works, and when it does not.
 
 #include <barrier>
+#include <map>
 
 #include "switcher/limits.hpp"
 #include "test/unit/catch.hpp"
@@ -246,9 +247,10 @@ TEST_CASE("a root that is gone ends the connecting") {
   auto root = Rendezvous::create("lo");
   const auto client = Rendezvous::create("lo");
   const UniqueId id = stamped_id(*root);
+  RawRank silent(id, 1, 2, RawRank::Role::dials);
   std::unique_ptr<Session> session;
   std::string why;
-  REQUIRE(client->hello(id, make_hello(0, 1), &session, &why) == Status::ok);
+  REQUIRE(client->hello(id, make_hello(0, 2), &session, &why) == Status::ok);
   std::unique_ptr<Channel> channel;
   bool agreed = true;
   CHECK(session->connect(&channel, &agreed, &why) == Status::invalid_argument);
@@ -260,6 +262,88 @@ TEST_CASE("a root that is gone ends the connecting") {
   CHECK(channel == nullptr);
   CHECK(session->connect(&channel, &agreed, &why) == Status::invalid_argument);
   CHECK(session->verdict(&verdict) == Status::ok);
+}
+
+// One process is a rank of every communicator, as one of a job is. `steps` is what a rank does in turn: a group of
+// communicators, each of which it enters before any of them is real.
+using Group = std::vector<std::size_t>;
+void create_in_order(const std::vector<std::vector<Group>>& steps, std::size_t communicators) {
+  Limits limits;
+  limits.introduction = 5s;  // what a rank that waits for another's calling thread would run into
+  limits.answer = 8s;
+  const Processes processes(steps.size(), limits);
+  const auto rank_count = static_cast<std::uint32_t>(steps.size());
+  std::vector<UniqueId> ids;
+  std::vector<std::unique_ptr<std::barrier<>>> real_inits;
+  for (std::size_t i = 0; i < communicators; ++i) {
+    ids.push_back(stamped_id(*processes.owned[i % processes.owned.size()]));
+    real_inits.push_back(std::make_unique<std::barrier<>>(rank_count));
+  }
+  std::vector<std::string> faults(rank_count);
+  std::vector<std::vector<std::unique_ptr<Channel>>> channels(rank_count);
+  const auto create = [&](std::uint32_t rank, const Group& group) {
+    std::string why;
+    std::map<std::size_t, std::unique_ptr<Session>> sessions;
+    for (const std::size_t number : group) {
+      if (processes.owned[rank]->hello(ids[number], make_hello(rank, rank_count), &sessions[number], &why) !=
+          Status::ok) {
+        return why;
+      }
+    }
+    // As NCCL does: the inits of a group run at the same time.
+    std::vector<std::thread> inits;
+    for (const std::size_t number : group) inits.emplace_back([&, number] { real_inits[number]->arrive_and_wait(); });
+    for (std::thread& init : inits) init.join();
+    for (const std::size_t number : group) {
+      Verdict verdict;
+      bool agreed = false;
+      std::unique_ptr<Channel> channel;
+      if (sessions[number]->verdict(&verdict) != Status::ok || !verdict.compressed ||
+          sessions[number]->connect(&channel, &agreed, &why) != Status::ok || !agreed) {
+        return "communicator " + std::to_string(number) + ": " + verdict.reason + why;
+      }
+      channels[rank].push_back(std::move(channel));
+    }
+    return std::string();
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < rank_count; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (const Group& group : steps[rank]) {
+        if (faults[rank].empty()) faults[rank] = create(rank, group);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::uint32_t rank = 0; rank < rank_count; ++rank) {
+    INFO("rank " << rank);
+    CHECK(faults[rank] == "");
+    CHECK(channels[rank].size() == communicators);
+  }
+}
+
+TEST_CASE("ranks may create communicators in groups or singly, each as it likes") {
+  const Group both = {0, 1};
+  SECTION("one in a group, one singly") { create_in_order({{both}, {{0}, {1}}}, 2); }
+  SECTION("one in a group in another order") { create_in_order({{{1, 0}}, {{0}, {1}}}, 2); }
+  SECTION("three ranks") { create_in_order({{{0, 1, 2}}, {{0}, {1}, {2}}, {{0}, {1, 2}}}, 3); }
+  SECTION("four ranks, four communicators") {
+    create_in_order({{{0, 1}, {2, 3}}, {{0}, {1, 2, 3}}, {{0}, {1}, {2}, {3}}, {{3, 2, 1, 0}}}, 4);
+  }
+}
+
+TEST_CASE("a rank that wants no channel disturbs nobody who has not agreed yet") {
+  const Processes processes(2);
+  const UniqueId id = stamped_id(*processes.owned[0]);
+  std::vector<std::unique_ptr<Session>> sessions(2);
+  std::string why;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    REQUIRE(processes.owned[rank]->hello(id, make_hello(rank, 2), &sessions[rank], &why) == Status::ok);
+  }
+  Verdict verdict;
+  for (const auto& session : sessions) REQUIRE(session->verdict(&verdict) == Status::ok);
+  sessions.clear();  // with or without a result
+  for (const Joined& joined : join_all(processes.all(), 2)) CHECK(joined.agreed);
 }
 
 TEST_CASE("a root that is stuck ends the connecting by its limit") {

@@ -175,7 +175,7 @@ TEST_CASE("what a process flushed before its end is not lost to those that still
       _exit(0);
     }
     Obstacle obstacle;
-    self.rendezvous->add(&obstacle);
+    if (self.rendezvous->add(&obstacle) != Status::ok) return 8;
     if (!eventually([&] { return obstacle.reached.load(); })) return 3;
     self.barrier();
     if (!eventually([&] { return self.counters[0].load() == 1; })) return 4;

@@ -52,7 +52,7 @@ std::chrono::microseconds processor_time_during(std::chrono::milliseconds durati
 TEST_CASE("no wake-up is lost") {
   const auto rendezvous = Rendezvous::create("lo");
   Worker worker;
-  rendezvous->add(&worker);
+  REQUIRE(rendezvous->add(&worker) == Status::ok);
   std::mt19937 random(5);
   SECTION("when the work comes at any moment around the thread's falling asleep") {
     for (std::uint64_t item = 1; item <= 20'000; ++item) {
@@ -98,7 +98,7 @@ TEST_CASE("no wake-up is lost") {
 TEST_CASE("an idle poller costs nothing, a busy one little") {
   const auto rendezvous = Rendezvous::create("lo");
   Worker worker;
-  rendezvous->add(&worker);
+  REQUIRE(rendezvous->add(&worker) == Status::ok);
   REQUIRE(eventually([&] { return worker.polls > 0; }));
   std::this_thread::sleep_for(50ms);
   const std::uint64_t polls = worker.polls;
@@ -123,7 +123,7 @@ TEST_CASE("a wake-up restores the brisk pace") {
   const auto rendezvous = Rendezvous::create("lo");
   Worker worker;
   worker.busy = true;
-  rendezvous->add(&worker);
+  REQUIRE(rendezvous->add(&worker) == Status::ok);
   std::this_thread::sleep_for(100ms);
   const auto polls_during = [&](bool waking) {
     const std::uint64_t before = worker.polls;
@@ -144,12 +144,12 @@ TEST_CASE("a removed poller is not running and never runs again") {
   const auto rendezvous = Rendezvous::create("lo");
   Worker other;
   other.busy = true;
-  rendezvous->add(&other);
+  REQUIRE(rendezvous->add(&other) == Status::ok);
   for (int round = 0; round < 20; ++round) {
     Worker worker;
     worker.slow = round % 2 == 0;
     worker.busy = true;
-    rendezvous->add(&worker);
+    REQUIRE(rendezvous->add(&worker) == Status::ok);
     REQUIRE(eventually([&] { return worker.running || !worker.slow; }));
     rendezvous->remove(&worker);
     CHECK_FALSE(worker.running);
@@ -167,9 +167,8 @@ class Successor final : public Poller {
  public:
   Successor(Rendezvous* rendezvous, Poller* next) : rendezvous_(rendezvous), next_(next) {}
   bool poll() override {
-    ++polls;
     rendezvous_->remove(this);
-    rendezvous_->add(next_);
+    if (rendezvous_->add(next_) == Status::ok) ++polls;
     return false;
   }
   std::atomic<int> polls = 0;
@@ -186,7 +185,7 @@ TEST_CASE("pollers may come and go from within one") {
   Worker added;
   Successor successor(rendezvous.get(), &added);
   for (Poller* poller : {static_cast<Poller*>(&first), static_cast<Poller*>(&successor), static_cast<Poller*>(&last)}) {
-    rendezvous->add(poller);
+    REQUIRE(rendezvous->add(poller) == Status::ok);
   }
   CHECK(eventually([&] { return added.polls > 0 && last.polls > 0; }));
   rendezvous->wake();
@@ -200,7 +199,7 @@ TEST_CASE("a record wakes the pollers, and so does a lost peer") {
   auto joined = join_all(processes.all(), 2);
   REQUIRE(joined[0].agreed);
   Worker worker;
-  processes.owned[1]->add(&worker);
+  REQUIRE(processes.owned[1]->add(&worker) == Status::ok);
   REQUIRE(eventually([&] { return worker.polls > 0; }));
   std::this_thread::sleep_for(50ms);
   std::uint64_t polls = worker.polls;

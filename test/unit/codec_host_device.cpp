@@ -245,6 +245,56 @@ TEST_CASE("work runs on its stream, after the call, from a copy of the job") {
   CHECK(counters.escapes == summary.escapes);
 }
 
+TEST_CASE("lists are copied with their jobs") {
+  const auto device = make_device();
+  constexpr std::uint64_t count = 3000;
+  constexpr std::size_t messages = 3;
+  std::vector<std::vector<std::uint16_t>> values;
+  std::vector<std::vector<std::uint16_t>> out(messages, std::vector<std::uint16_t>(count));
+  std::vector<Block> bytes;
+  codec::ExchangeCounters counters{};
+  codec::Observation observation{};
+  for (int round = 0; round < 2; ++round) {  // the second with jobs that have held lists before
+    values.clear();
+    bytes.clear();
+    std::vector<codec::EncodeItem> encodes;
+    std::vector<codec::DecodeItem> decodes;
+    for (std::size_t m = 0; m < messages; ++m) {
+      values.push_back(make_values(Fill::mixture, count, m));
+      bytes.emplace_back(codec::Layout::of(count, codec::max_pool_fraction).static_bytes);
+      encodes.push_back({values[m].data(), count, bytes[m].data(), 1});
+      decodes.push_back({bytes[m].data(), out[m].data(), count, 0});
+    }
+    codec::EncodeJob encode_job;
+    encode_job.items = encodes.data();
+    encode_job.item_count = messages;
+    encode_job.pool_fraction = codec::max_pool_fraction;
+    codec::PatchJob patch_job;
+    patch_job.decode.items = decodes.data();
+    patch_job.decode.item_count = messages;
+    patch_job.decode.pool_fraction = codec::max_pool_fraction;
+    patch_job.counters = &counters;
+    codec::ObserveJob observe_job;
+    observe_job.values = values[0].data();
+    observe_job.count = count;
+    observe_job.observation = &observation;
+    REQUIRE(device->encode(encode_job, stream_of(1)) == Status::ok);
+    REQUIRE(device->decode(patch_job.decode, stream_of(1)) == Status::ok);
+    REQUIRE(device->patch(patch_job, stream_of(1)) == Status::ok);
+    REQUIRE(device->observe(observe_job, stream_of(1)) == Status::ok);
+    encodes.assign(messages, {});
+    decodes.assign(messages, {});
+    REQUIRE(device->synchronize() == Status::ok);
+    CHECK(out == values);
+    CHECK(counters.status == 0);
+    CHECK(counters.values == (round + 1) * messages * count);
+    CHECK(observation.finished == static_cast<std::uint64_t>(round + 1));
+    for (auto& shard : out) {
+      std::fill(shard.begin(), shard.end(), std::uint16_t{0});
+    }
+  }
+}
+
 TEST_CASE("more jobs in flight than the free list holds, more than once") {
   const auto device = make_device();
   constexpr std::size_t jobs = 3 * codec::HostDevice::first_jobs;

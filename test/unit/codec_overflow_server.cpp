@@ -40,17 +40,22 @@ void OverflowServer::drain(const Sender& sender) {
     return;
   }
   const std::lock_guard lock(mutex_);
-  const Key key = {sender.rank, outbox.sequence, outbox.chunk};
+  const Key key = {sender.rank, outbox.sequence, outbox.chunk, outbox.receiver};
   if (outbox.offset == 0) {
-    records_[key] = {outbox.receiver, outbox.record_bytes, {}};
+    records_[key] = {outbox.record_bytes, {}};
   }
   Held& held = records_[key];
-  const bool follows = posted == outbox.taken + 1 && outbox.offset == held.bytes.size() &&
-                       outbox.record_bytes == held.size && outbox.receiver == held.receiver &&
-                       outbox.piece_bytes != 0 && outbox.piece_bytes <= held.size - outbox.offset;
+  const auto [open, is_new] = open_.try_emplace(sender.rank, key);
+  const bool in_turn = is_new || open->second == key;  // no other record's pieces in between
+  const bool follows = in_turn && posted == outbox.taken + 1 && outbox.offset == held.bytes.size() &&
+                       outbox.record_bytes == held.size && outbox.piece_bytes != 0 &&
+                       outbox.piece_bytes <= held.size - outbox.offset;
   if (follows) {
     held.bytes.insert(held.bytes.end(), outbox.data(), outbox.data() + outbox.piece_bytes);
-    drained += held.bytes.size() == held.size;
+    if (held.bytes.size() == held.size) {
+      ++drained;
+      open_.erase(open);
+    }
   } else {
     ++broken;
   }
@@ -63,7 +68,7 @@ std::vector<OverflowServer::Record> OverflowServer::records() const {
   std::vector<Record> whole;
   for (const auto& [key, held] : records_) {
     if (held.bytes.size() == held.size) {
-      whole.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), held.receiver, held.bytes});
+      whole.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), held.bytes});
     }
   }
   return whole;
@@ -79,9 +84,12 @@ void OverflowServer::answer(const Receiver& receiver) {
     mailbox.status = static_cast<std::int32_t>(Status::connection_lost);
   } else {
     const std::lock_guard lock(mutex_);
-    const auto found = records_.find({mailbox.sender, mailbox.sequence, mailbox.chunk});
-    if (found == records_.end() || found->second.bytes.size() < found->second.size ||
-        (found->second.receiver != codec::all_receivers && found->second.receiver != receiver.rank)) {
+    const auto find = [&](std::uint32_t named) {
+      return records_.find({mailbox.sender, mailbox.sequence, mailbox.chunk, named});
+    };
+    auto found = find(receiver.rank);
+    found = found == records_.end() ? find(codec::all_receivers) : found;
+    if (found == records_.end() || found->second.bytes.size() < found->second.size) {
       return;
     }
     const std::vector<std::byte>& record = found->second.bytes;

@@ -55,9 +55,8 @@ class OverflowServer {
   std::vector<Record> records() const;
 
  private:
-  using Key = std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>;  // sender, sequence, chunk
+  using Key = std::tuple<std::uint32_t, std::uint64_t, std::uint32_t, std::uint32_t>;  // sender to receiver
   struct Held {
-    std::uint32_t receiver;
     std::uint64_t size;  // of the whole record
     std::vector<std::byte> bytes;
   };
@@ -70,6 +69,7 @@ class OverflowServer {
   std::vector<Receiver> receivers_;
   mutable std::mutex mutex_;  // guards records_
   std::map<Key, Held> records_;
+  std::map<std::uint32_t, Key> open_;  // by sender: the record whose pieces are coming
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

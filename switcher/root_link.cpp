@@ -1,0 +1,190 @@
+#include "switcher/root_link.hpp"
+
+#include <asio/buffer.hpp>
+#include <asio/post.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+#include <utility>
+
+namespace zipccl::switcher {
+
+RootLink::RootLink(HelperThread* thread, Stream stream, const TcpSession::Identity& identity,
+                   TcpSession::MeshSource mesh)
+    : thread_(thread), identity_(identity), mesh_source_(std::move(mesh)), stream_(std::move(stream)) {}
+
+void RootLink::start() {
+  asio::post(thread_->context(), [self = shared_from_this()] { self->read_header(); });
+}
+
+void RootLink::say(MessageType signal) {
+  asio::post(thread_->context(), [self = shared_from_this(), signal] { self->write(encode_signal(signal)); });
+}
+
+Status RootLink::wait_for_verdict(Socket::Deadline deadline, Verdict* verdict) {
+  std::unique_lock lock(mutex_);
+  if (!heard_.wait_until(lock, deadline, [this] { return verdict_ || lost_; })) return Status::timed_out;
+  if (!verdict_) return Status::connection_lost;
+  *verdict = *verdict_;
+  return Status::ok;
+}
+
+Status RootLink::wait_for_result(Socket::Deadline deadline, ConnectResult* result, std::unique_ptr<Channel>* channel) {
+  std::unique_lock lock(mutex_);
+  if (!heard_.wait_until(lock, deadline, [this] { return result_ || lost_; })) return Status::timed_out;
+  if (!result_) return Status::connection_lost;
+  *result = *result_;
+  if (result->agreed) *channel = std::move(channel_);
+  return Status::ok;
+}
+
+void RootLink::end(std::optional<MessageType> last_word) {
+  std::unique_ptr<Channel> unused;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    unused = std::move(channel_);
+  }
+  asio::post(thread_->context(), [self = shared_from_this(), last_word] {
+    self->closing_ = true;
+    if (last_word) self->write(encode_signal(*last_word));
+    if (self->outgoing_.empty()) self->close();
+  });
+}
+
+void RootLink::read_header() {
+  buffer_.resize(frame_header_bytes);
+  asio::async_read(stream_.socket(), asio::buffer(buffer_),
+                   [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                     error ? self->lose() : self->on_header();
+                   });
+}
+
+void RootLink::on_header() {
+  const auto header = decode_frame_header(buffer_);
+  if (!header) return lose();
+  type_ = header->type;
+  buffer_.resize(header->body_bytes);
+  asio::async_read(stream_.socket(), asio::buffer(buffer_),
+                   [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                     error ? self->lose() : self->on_body();
+                   });
+}
+
+void RootLink::on_body() {
+  if (!accept_frame()) return lose();
+  if (stream_.socket().is_open()) read_header();
+}
+
+bool RootLink::accept_frame() {
+  switch (type_) {
+    case MessageType::verdict:
+      return accept_verdict();
+    case MessageType::peers:
+      return accept_peers();
+    case MessageType::result:
+      return accept_result();
+    default:
+      return false;
+  }
+}
+
+bool RootLink::accept_verdict() {
+  auto verdict = decode_verdict(buffer_);
+  const std::size_t links = std::size_t{identity_.rank_count} * identity_.rank_count;
+  const bool again = [this] {
+    const std::lock_guard lock(mutex_);
+    return verdict_.has_value();
+  }();
+  if (!verdict || again || (verdict->compressed && verdict->links.size() != links)) return false;
+  if (verdict->compressed) {
+    enter();
+  } else {
+    close();
+  }
+  const std::lock_guard lock(mutex_);
+  verdict_ = std::move(*verdict);
+  heard_.notify_all();
+  return true;
+}
+
+void RootLink::enter() {
+  std::string failure;
+  std::unique_ptr<Channel> channel;
+  const auto joined = [thread = thread_, weak = weak_from_this()](const std::string& why) {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    try {
+      asio::post(thread->context(), [self, why] { self->report(why); });
+    } catch (...) {
+      // No memory: the root's limit speaks for this rank.
+    }
+  };
+  mesh_ = mesh_source_(&failure);
+  if (mesh_ == nullptr || mesh_->join(identity_.ticket, identity_.rank, identity_.rank_count, joined, &member_,
+                                      &channel, &failure) != Status::ok) {
+    return report(failure);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) channel_ = std::move(channel);
+  }
+  write(encode_enter(mesh_->address()));
+}
+
+bool RootLink::accept_peers() {
+  auto peers = decode_peers(buffer_);
+  if (member_ == nullptr || !peers || peers->size() != identity_.rank_count ||
+      (*peers)[identity_.rank].process != mesh_->address().process) {
+    return false;
+  }
+  mesh_->introduce(member_, std::move(*peers));
+  return true;
+}
+
+bool RootLink::accept_result() {
+  auto result = decode_result(buffer_);
+  if (!result) return false;
+  close();
+  std::unique_ptr<Channel> unused;
+  const std::lock_guard lock(mutex_);
+  if (!verdict_ || !verdict_->compressed) return false;
+  if (result->agreed && channel_ == nullptr && !ended_) return false;
+  if (!result->agreed) unused = std::move(channel_);
+  result_ = std::move(*result);
+  heard_.notify_all();
+  return true;
+}
+
+void RootLink::report(const std::string& failure) { write(encode_text(MessageType::report, failure)); }
+
+void RootLink::write(WireBytes frame) {
+  if (mute_ || !stream_.socket().is_open()) return;
+  outgoing_.push_back(std::move(frame));
+  if (outgoing_.size() == 1) write_next();
+}
+
+// A failure means that the answer is here already, or that the root is gone: reading will tell.
+void RootLink::write_next() {
+  asio::async_write(stream_.socket(), asio::buffer(outgoing_.front()),
+                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                      self->outgoing_.pop_front();
+                      self->mute_ = self->mute_ || error;
+                      if (self->mute_) self->outgoing_.clear();
+                      if (!self->outgoing_.empty()) return self->write_next();
+                      if (self->closing_) self->close();
+                    });
+}
+
+void RootLink::close() {
+  mute_ = true;
+  stream_.close();
+}
+
+void RootLink::lose() {
+  close();
+  const std::lock_guard lock(mutex_);
+  lost_ = true;
+  heard_.notify_all();
+}
+
+}  // namespace zipccl::switcher
