@@ -61,7 +61,7 @@ std::uint64_t Classes::reserve(std::string* why) {
   StagingPool& pool = StagingPool::instance();
   const bool with_overflow = communicator.agreement.exchange == collectives::Exchange::fixed;
   const std::uint64_t wanted =
-      pool.share(*communicator.device, communicator.agreement.staging_bytes, communicator.rank_count);
+      pool.share(*communicator.device, communicator.agreement.staging_bytes, communicator.rank_count, with_overflow);
   std::unique_ptr<collectives::Staging> staging;
   if (pool.reserve(*communicator.device, wanted, communicator.rank_count, with_overflow, &staging, why) != Status::ok) {
     return 0;

@@ -144,7 +144,7 @@ void Creation::prepare() {
     }
   } else {
     staging_bytes_ = std::min(own.settings.staging_bytes, StagingPool::cap(*device_));
-    if (collectives::Staging::slot_bytes(staging_bytes_, rank_count) == 0) {
+    if (collectives::Staging::slot_bytes(staging_bytes_, rank_count, with_overflow()) == 0) {
       refusal_ = std::to_string(staging_bytes_ >> 20) + " MiB of staging are too little for " +
                  std::to_string(rank_count) + " ranks; raise ZIPCCL_STAGING_MB";
     }

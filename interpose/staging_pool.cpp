@@ -58,14 +58,15 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int ran
   return status;
 }
 
-std::uint64_t StagingPool::share(const codec::Device& device, std::uint64_t wanted, int rank_count) {
+std::uint64_t StagingPool::share(const codec::Device& device, std::uint64_t wanted, int rank_count,
+                                 bool with_overflow) {
   std::uint64_t left = 0;
   {
     const std::lock_guard lock(mutex_);
     left = cap(device) - std::min(used_[&device], cap(device));
   }
   const std::uint64_t part = std::min(wanted, left / 8);
-  return collectives::Staging::slot_bytes(part, rank_count) != 0 ? part : std::min(wanted, left);
+  return collectives::Staging::slot_bytes(part, rank_count, with_overflow) != 0 ? part : std::min(wanted, left);
 }
 
 void StagingPool::release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging) {

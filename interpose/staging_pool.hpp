@@ -24,7 +24,7 @@ class StagingPool {
   // What a communicator that comes later than its creation should reserve: `wanted`, but at most an eighth of what the
   // cap leaves, so that dozens of communicators get something; all that is left if an eighth is too little. reserve()
   // does not reclaim for that.
-  std::uint64_t share(const codec::Device& device, std::uint64_t wanted, int rank_count);
+  std::uint64_t share(const codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow);
   // Of staging that no call has used.
   void release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging);
 
