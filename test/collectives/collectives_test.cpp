@@ -4,7 +4,7 @@
 //
 //   collectives-test RANKS [--share-gpu] [--large] [--scenario NAME [--calls N]] [--expect compressed|native]
 //
-// Without a scenario (stress.hpp: graphs, streams, bits, aborts, lives) all kinds of calls are made once.
+// Without a scenario (stress.hpp: graphs, streams, bits, returns, aborts, lives) all kinds of calls are made once.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -320,7 +320,7 @@ int main(int argc, char** argv) {
   if (options.ranks < 2 || options.ranks > 64 || !known) {
     std::fprintf(stderr,
                  "usage: collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]\n"
-                 "                        [--scenario graphs|streams|bits|aborts|lives [--calls N]]\n");
+                 "                        [--scenario graphs|streams|bits|returns|aborts|lives [--calls N]]\n");
     return 2;
   }
   return zipccl::test::run(options);

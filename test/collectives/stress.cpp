@@ -52,7 +52,7 @@ Stress::~Stress() {
 }
 
 bool Stress::known(const std::string& scenario) {
-  constexpr std::array names = {"graphs", "streams", "bits", "aborts", "lives"};
+  constexpr std::array names = {"graphs", "streams", "bits", "returns", "aborts", "lives"};
   return std::find(names.begin(), names.end(), scenario) != names.end();
 }
 
@@ -70,6 +70,8 @@ int Stress::run(const std::string& scenario) {
     graphs();
   } else if (scenario == "streams") {
     streams();
+  } else if (scenario == "returns") {
+    returns();
   } else {
     bits();
   }
@@ -177,6 +179,38 @@ void Stress::bits() {
     run->refill(Data::random, ++seed_);
     enqueue(run, call % streams_.size());
     finish(run, call % streams_.size());
+  }
+}
+
+void Stress::returns() {
+  constexpr auto delay = std::chrono::milliseconds(1000);
+  std::vector<Run> runs;
+  for (const std::size_t count : {small, large, small, std::size_t{1}, large}) {
+    runs.push_back(make(count, count != small));
+  }
+  const std::size_t rounds = calls_or(3);
+  for (std::size_t round = 0; round < rounds && faults_ == 0; ++round) {
+    for (const Run& run : runs) {
+      run->refill(kind_of(round), ++seed_);
+    }
+    rank_.barrier();
+    const bool last = rank_.rank() == rank_.size() - 1;
+    if (last && round > 0) {  // NCCL connects in its first call, and waits for that
+      std::this_thread::sleep_for(delay);
+    }
+    const auto start = Clock::now();
+    for (std::size_t index = 0; index < runs.size(); ++index) {
+      enqueue(runs[index], index % streams_.size());
+    }
+    const auto taken = Clock::now() - start;
+    for (std::size_t index = 0; index < runs.size(); ++index) {
+      finish(runs[index], index % streams_.size());
+    }
+    if (!last && round > 0 && taken > delay / 2) {
+      std::fprintf(stderr, "rank %d: calls returned after %.3f s\n", rank_.rank(),
+                   std::chrono::duration<double>(taken).count());
+      ++faults_;
+    }
   }
 }
 

@@ -33,6 +33,7 @@ class Stress {
   graphs();  // two graphs of one communicator, replayed with fresh data, eager calls between, all in flight at once
   void streams();  // three streams in turn, every hundredth call overflowing
   void bits();     // calls of all sizes whose every value overflows
+  void returns();  // calls come back while the last rank has yet to make them (exchange mode static)
   void aborts();   // an abort while records are under way: the call returns, and so does the process
   void lives();    // created, used, destroyed: neither device nor host memory grows
 

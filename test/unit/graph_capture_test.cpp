@@ -113,6 +113,9 @@ TEST_CASE("a captured call is replayed with fresh data, between eager calls") {
       gather(state, {one.call(state, stream_of(1))});
     });
     REQUIRE(ranks.world.gathers == (used_before ? 1 : 0));
+    for (const LoopbackDevice::Node& node : second[0]) {
+      REQUIRE(node.stream == stream_of(1));
+    }
     for (std::uint64_t round = 0; round < 20; ++round) {
       CAPTURE(count, used_before, round);
       const cudaStream_t stream = stream_of(1 + round % 3);
@@ -177,6 +180,7 @@ TEST_CASE("a captured group of calls is one call with chunks numbered through") 
     one.require_equal();
     other.require_equal();
     ranks.require_ordered(stream_of(1));
+    REQUIRE(*ranks.port(0).sequence_counter() == round + 1);  // a number of its own for every replay
   }
   REQUIRE(ranks.records.size() == 0);
 }

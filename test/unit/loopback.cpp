@@ -192,6 +192,7 @@ LoopbackDevice::Graph LoopbackDevice::end_capture() {
 Status LoopbackDevice::launch(const Graph& graph, codec::Stream stream) {
   std::map<codec::Stream, codec::Stream> streams;
   Status status = Status::ok;
+  order.begin_launch();
   for (const Node& node : graph) {
     codec::Stream& own = streams[node.stream];
     if (own == nullptr) {
@@ -262,7 +263,7 @@ Status LoopbackDevice::record_external(codec::Event event, codec::Stream stream)
 Status LoopbackDevice::wait_external(codec::Event event, codec::Stream stream) {
   const Status status = captured(stream) ? count() : Status::device_error;
   return status != Status::ok ? status : submit(stream, [this, event](codec::Stream actual) {
-    order.wait(event, actual);
+    order.wait_before_launch(event, actual);
     return Status::ok;
   });
 }

@@ -17,6 +17,9 @@ class StreamOrder {
  public:
   void record(codec::Event event, codec::Stream stream) { events_[event] = clocks_[stream]; }
   void wait(codec::Event event, codec::Stream stream);  // nothing if it was never recorded
+  // What a graph's external waits see: events as they were when it was launched.
+  void begin_launch() { before_launch_ = events_; }
+  void wait_before_launch(codec::Event event, codec::Stream stream) { merge(before_launch_[event], stream); }
   void order(codec::Stream first, codec::Stream then) { merge(clocks_[first], then); }
 
   void step(codec::Stream stream) { ++clocks_[stream][stream]; }  // a piece of work, whose accesses follow
@@ -42,6 +45,7 @@ class StreamOrder {
 
   std::map<codec::Stream, Clock> clocks_;
   std::map<codec::Event, Clock> events_;
+  std::map<codec::Event, Clock> before_launch_;
   std::vector<Access> accesses_;
   std::vector<std::string> faults_;
 };
