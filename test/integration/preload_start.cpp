@@ -120,8 +120,6 @@ void wait(const Stream& stream, ncclComm_t comm, bool peers_die) {
   EXPECT(zipccl_host_runtime.event_destroy(event) == 0);
 }
 
-}  // namespace
-
 int changing(int argc, char** argv) {
   const Options options = parse(argc, argv);
   std::vector<ncclComm_t> comms;
@@ -243,6 +241,15 @@ int stopped_at_fence(int microseconds) {
   std::printf("%s after call %d: %d\n", aborted ? "waited" : "did not wait", call - 1, result);
   aborter.join();
   return 0;
+}
+
+}  // namespace
+
+int start_scenario(int argc, char** argv) {
+  const std::string name = argc > 0 ? argv[0] : "";
+  return name == "changing"                        ? changing(argc - 1, argv + 1)
+         : name == "stopped-at-fence" && argc == 2 ? stopped_at_fence(std::atoi(argv[1]))
+                                                   : 2;
 }
 
 }  // namespace preload

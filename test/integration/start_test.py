@@ -15,10 +15,8 @@ class Case(preload_test.Case):
     """`go` runs the scenario "changing" (preload_start.cpp), by default as a user does, without ZIPCCL_START."""
 
     def go(self, *words, ranks=8, seconds=120, **environment):
-        for path in [*self.folder.glob("id*"), *self.folder.glob("zipccl-*.json")]:
-            path.unlink()
         environment.setdefault("ZIPCCL_START", None)
-        return self.launch("changing", *words, ranks=ranks, seconds=seconds, **environment)
+        return self.again("changing", *words, ranks=ranks, seconds=seconds, **environment)
 
     def classes(self, communicator=0):
         """The all-gather class of every rank's communicator; their switches must be the same."""
@@ -173,11 +171,7 @@ class Change(Case):
 
 class Loss(Case):
     def dies(self, ranks, rank, call, *words):
-        for path in [*self.folder.glob("id*"), *self.folder.glob("zipccl-*.json")]:
-            path.unlink()
-        self.environment.pop("ZIPCCL_START")
-        results = self.launch("changing", "good:60", f"dies@{rank}:{call}", *words, ranks=ranks, good=False, seconds=60)
-        self.environment["ZIPCCL_START"] = "now"
+        results = self.go("good:60", f"dies@{rank}:{call}", *words, ranks=ranks, good=False, seconds=60)
         for number, result in enumerate(results):
             if number == rank:
                 self.assertEqual(result.status, -9)
@@ -200,11 +194,9 @@ class Loss(Case):
 
     def test_abort_at_the_fence(self):
         """A rank that waits for the decision comes out of its call when its communicator is aborted."""
-        self.environment.pop("ZIPCCL_START")
         for attempt in range(40):  # the stopped rank may have answered before, or have said nothing yet
-            for path in self.folder.glob("id*"):
-                path.unlink()
-            results = self.launch("stopped-at-fence", str(attempt % 20 * 20), ranks=3, good=False, seconds=30)
+            results = self.again("stopped-at-fence", str(attempt % 20 * 20), ranks=3, good=False, seconds=30,
+                                 ZIPCCL_START=None)
             self.assertEqual(results[2].status, -9)
             for result in results[:2]:
                 self.assertEqual(result.status, 0, result)
