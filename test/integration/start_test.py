@@ -62,6 +62,12 @@ class Promotion(Case):
         for communicator in (0, 1):
             self.assertEqual(len(self.classes(communicator)[0]["switches"]), 1)
 
+    def test_rank_that_simulates(self):
+        """Only calls that are made count, or the ranks would number them differently."""
+        self.go("good:60", "simulates@1", ranks=3)
+        self.assertEqual(self.states(), [("compressed", 1)])
+        self.assertEqual(self.classes()[1]["calls"], 60)
+
     def test_exact(self):
         self.go("good:60", ranks=4, ZIPCCL_EXCHANGE="exact")
         self.assertEqual(self.states(), [("compressed", 1)])
