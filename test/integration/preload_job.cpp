@@ -487,13 +487,9 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
                                                       {"last-call-death", last_call_then_death},
                                                       {"init-all", init_all}};
   const std::string name = argc > 0 ? argv[0] : "";
-  int result = 2;
+  int result = start_scenario(argc, argv);
   if (name == "churn" && argc == 2) {
     result = churn(std::atoi(argv[1]));
-  } else if (name == "stopped-at-fence" && argc == 2) {
-    result = stopped_at_fence(std::atoi(argv[1]));
-  } else if (name == "changing") {
-    result = changing(argc - 1, argv + 1);
   } else if (const auto found = scenarios.find(name); found != scenarios.end()) {
     result = found->second();
   }

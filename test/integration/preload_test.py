@@ -66,6 +66,12 @@ class Case(unittest.TestCase):
                 self.assertIn("done", result.out)
         return results
 
+    def again(self, *scenario, **environment):
+        """Launches a scenario after another of the same test, whose ids and reports are gone."""
+        for path in [*self.folder.glob("id*"), *self.folder.glob("zipccl-*.json")]:
+            path.unlink()
+        return self.launch(*scenario, **environment)
+
     def reports(self):
         return launch.reports(self.folder)
 
@@ -251,8 +257,10 @@ class Configuration(Case):
             self.assertEqual(report["communicators"][0]["staging_bytes"], 1 << 20)
 
     def test_too_little_staging(self):
-        results = self.launch("all-gather", ranks=9, ZIPCCL_STAGING_MB=1)
-        self.assert_native(results, "1 MiB of staging are too little for 9 ranks")
+        for start in ("now", "fenced"):
+            with self.subTest(start=start):
+                results = self.again("all-gather", ranks=9, ZIPCCL_STAGING_MB=1, ZIPCCL_START=start)
+                self.assert_native(results, "1 MiB of staging are too little for 9 ranks")
 
     def test_unwritable_report_folder(self):
         results = self.launch("all-gather", ZIPCCL_REPORT="/proc/nonexistent")
@@ -432,12 +440,6 @@ class Faults(Case):
         results = self.launch("first-result", STANDIN_FAULT="call=ncclAllGather,action=error:3")
         for result in results:
             self.assertIn("first 3\nsecond 3\n", result.out)
-
-    def again(self, *scenario, **environment):
-        """Launches a scenario after another of the same test, whose ids are gone."""
-        for path in self.folder.glob("id*"):
-            path.unlink()
-        return self.launch(*scenario, **environment)
 
     def test_communicator_that_failed_is_destroyed(self):
         """Destroy does not wait for a chunk that an error of NCCL's cut short."""
