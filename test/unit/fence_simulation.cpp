@@ -234,7 +234,7 @@ Outcome simulate(const Plan& plan, std::uint32_t seed) {
 
 constexpr std::uint32_t sizes[] = {2, 3, 8, 40, 256};
 
-std::uint32_t seeds_for(std::uint32_t ranks) { return 2 + 1200 / ranks; }
+std::uint32_t seeds_for(std::uint32_t ranks) { return 2 + 600 / ranks; }
 
 }  // namespace
 
