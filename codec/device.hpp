@@ -77,7 +77,7 @@ struct EncodeJob {
   const EncodeItem* items = nullptr;
   std::uint32_t item_count = 0;
 
-  void* scratch = nullptr;                          // encode_scratch_bytes for each message; see there
+  void* scratch = nullptr;                          // encode_scratch_bytes for each message, see there; null without
   std::uint64_t sequence = 0;                       // goes into the header
   std::uint32_t chunk = 0;                          // goes into the header
   const std::uint64_t* sequence_counter = nullptr;  // device memory

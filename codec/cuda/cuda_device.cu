@@ -246,7 +246,7 @@ class CudaDevice final : public Device {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
     if (message_total(job) == 0 && job.outbox == nullptr && job.started_ns == nullptr) return Status::ok;
-    if (!is_scratch(job.scratch)) return Status::invalid_argument;
+    if (message_total(job) != 0 && !is_scratch(job.scratch)) return Status::invalid_argument;
     return with_device([&] { return check(cuda::launch_encode(job, stream), "encode kernel"); });
   }
   Status decode(const DecodeJob& job, Stream stream) override {

@@ -239,7 +239,7 @@ std::string BatchRanks::exchange(const std::vector<Transfer>& transfers) {
     job.items = encodes[r].empty() ? &none : encodes[r].data();
     job.item_count = static_cast<std::uint32_t>(encodes[r].size());
     job.pool_fraction = shape_.pool_fraction;
-    job.scratch = rank.scratch;
+    job.scratch = encodes[r].empty() ? nullptr : rank.scratch;
     job.message_counter = rank.message_counter;
     job.outbox = rank.outbox;
     job.outbox_capacity = shape_.outbox_capacity;
