@@ -21,27 +21,26 @@ std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, std::ui
   return codec::largest_count(slot_bytes(bytes, rank_count), pool_fraction);
 }
 
-Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count)
-    : device_(device), bytes_(bytes), slot_bytes_(slot_bytes(bytes, rank_count)), rank_count_(rank_count) {}
+Staging::Staging(codec::Device& device, std::uint64_t bytes) : device_(device), bytes_(bytes) {}
 
-Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
+Status Staging::create(codec::Device& device, std::uint64_t bytes, RankRange ranks, bool with_overflow,
                        std::unique_ptr<Staging>* staging) {
-  if (slot_bytes(bytes, rank_count) == 0) {
+  if (slot_bytes(bytes, ranks.least) == 0) {
     return Status::invalid_argument;
   }
-  std::unique_ptr<Staging> made(new (std::nothrow) Staging(device, bytes, rank_count));
+  std::unique_ptr<Staging> made(new (std::nothrow) Staging(device, bytes));
   if (made == nullptr) {
     return Status::out_of_memory;
   }
-  const Status status = made->reserve(with_overflow);
+  const Status status = made->reserve(ranks, with_overflow);
   if (status == Status::ok) {
     *staging = std::move(made);
   }
   return status;
 }
 
-Status Staging::reserve(bool with_overflow) {
-  const auto ranks = static_cast<std::size_t>(rank_count_);
+Status Staging::reserve(RankRange ranks, bool with_overflow) {
+  const auto most = static_cast<std::size_t>(ranks.most);
   void* memory = nullptr;
   if (const Status status = device_.allocate(&memory, bytes_); status != Status::ok) {
     return status;
@@ -54,7 +53,7 @@ Status Staging::reserve(bool with_overflow) {
   if (const Status status = device_.clear(scratch_, halves * codec::encode_scratch_bytes); status != Status::ok) {
     return status;
   }
-  if (const Status status = device_.allocate_mapped(&memory, halves * ranks * sizeof(codec::MessageSummary));
+  if (const Status status = device_.allocate_mapped(&memory, halves * most * sizeof(codec::MessageSummary));
       status != Status::ok) {
     return status;
   }
@@ -62,24 +61,24 @@ Status Staging::reserve(bool with_overflow) {
   for (std::size_t index = 0; index < halves; ++index) {
     Half& half = halves_[index];
     half.scratch = scratch_ + index * codec::encode_scratch_bytes;
-    half.summaries = summaries_ + index * ranks;
+    half.summaries = summaries_ + index * most;
     if (const Status status = device_.create_event(&half.done); status != Status::ok) {
       return status;
     }
   }
   if (with_overflow) {
-    if (const Status status = OverflowPort::create(device_, slot_bytes_, rank_count_, &overflow_);
+    if (const Status status = OverflowPort::create(device_, slot_bytes(bytes_, ranks.least), ranks.most, &overflow_);
         status != Status::ok) {
       return status;
     }
   }
-  limit(bytes_);
+  limit(bytes_, ranks.least);
   return device_.create_event(&last_use_);
 }
 
-void Staging::limit(std::uint64_t bytes) {
-  const auto ranks = static_cast<std::uint64_t>(rank_count_);
-  slot_bytes_ = slot_bytes(bytes, rank_count_);
+void Staging::limit(std::uint64_t bytes, int rank_count) {
+  const auto ranks = static_cast<std::uint64_t>(rank_count);
+  slot_bytes_ = slot_bytes(bytes, rank_count);
   for (std::size_t index = 0; index < halves; ++index) {
     halves_[index].slots = memory_ + index * (ranks + 1) * slot_bytes_;
     halves_[index].overflow = halves_[index].slots + ranks * slot_bytes_;

@@ -15,6 +15,14 @@
 
 namespace zipccl::collectives {
 
+// How many ranks a communicator will have, where that is not known when its staging is reserved.
+struct RankRange {
+  RankRange(int exactly) : least(exactly), most(exactly) {}  // NOLINT(google-explicit-constructor): nearly always known
+  RankRange(int at_least, int at_most) : least(at_least), most(at_most) {}
+  int least;
+  int most;
+};
+
 class Staging {
  public:
   static constexpr std::uint64_t smallest_chunk_bytes = 64 << 10;  // a slot below this is not worth a collective
@@ -25,7 +33,7 @@ class Staging {
   static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction);
 
   // Reserves the memory, with `with_overflow` an overflow port too. out_of_memory if there is too little.
-  static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
+  static Status create(codec::Device& device, std::uint64_t bytes, RankRange ranks, bool with_overflow,
                        std::unique_ptr<Staging>* staging);
   ~Staging();  // the caller has made sure that nothing enqueued uses it any more
   Staging(const Staging&) = delete;
@@ -38,9 +46,9 @@ class Staging {
     codec::MessageSummary* summaries = nullptr;  // rank_count of them, mapped
     codec::Event done = nullptr;                 // after the first decode pass of the chunk in this half
   };
-  // Uses no more than `bytes`, at most bytes() and enough for a slot, as ranks with more agreed with one that has less;
-  // before the first use.
-  void limit(std::uint64_t bytes);
+  // Uses no more than `bytes`, at most bytes(), as ranks with more agreed with one that has less, for so many ranks, of
+  // those that it was made for; slot_bytes(bytes, rank_count) is not 0. Before the first use.
+  void limit(std::uint64_t bytes, int rank_count);
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -54,13 +62,12 @@ class Staging {
   Status idle(bool* done);
 
  private:
-  Staging(codec::Device& device, std::uint64_t bytes, int rank_count);
-  Status reserve(bool with_overflow);
+  Staging(codec::Device& device, std::uint64_t bytes);
+  Status reserve(RankRange ranks, bool with_overflow);
 
   codec::Device& device_;
   std::uint64_t bytes_;
-  std::uint64_t slot_bytes_;
-  int rank_count_;
+  std::uint64_t slot_bytes_ = 0;
   std::byte* memory_ = nullptr;
   std::byte* scratch_ = nullptr;
   codec::MessageSummary* summaries_ = nullptr;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/communicator.hpp"
+#include "interpose/offspring.hpp"
 #include "interpose/overflow_link.hpp"
 #include "switcher/session.hpp"
 
@@ -48,6 +49,7 @@ struct CommState {
   std::atomic<int> callers = 0;  // threads that wait inside a compressed collective or before the real Destroy
   // Of a nonblocking communicator: nobody asks for its verdict, but until all ranks have said hello it must stay open.
   std::unique_ptr<switcher::Session> session;
+  Offspring offspring;
   std::unique_ptr<switcher::Channel> channel;  // to the other ranks' processes, where `overflow` does not have it
   std::unique_ptr<OverflowLink> overflow;      // exchange mode static
 

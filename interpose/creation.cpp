@@ -104,7 +104,7 @@ LogLevel level_of(const std::string& reason) {
   return seen->insert(reason).second ? LogLevel::warn : LogLevel::info;
 }
 
-void enter(ncclComm_t comm, CommPointer state) {
+void add_to_table(ncclComm_t comm, CommPointer state) {
   watch_forks();
   state->number = next_number();
   report::start();
@@ -116,15 +116,26 @@ void enter(ncclComm_t comm, CommPointer state) {
 }  // namespace
 
 Creation::Creation(const ncclUniqueId& id, int rank_count, int rank, const ncclConfig_t* config)
-    : id_(id), nonblocking_(is_nonblocking(config)) {
-  state_->name = name_of(id);
+    : Creation(name_of(id), {switcher::invitation_of(bytes_of(id)), {}, rank_count, rank, rank_count}, config) {}
+
+Creation::Creation(std::string name, Way way, const ncclConfig_t* config)
+    : way_(std::move(way)), nonblocking_(is_nonblocking(config)) {
+  state_->name = std::move(name);
+  settle(way_.rank, way_.rank_count);
+}
+
+void Creation::refuse(std::string why, Refusal refusal) {
+  refusal_ = std::move(why);
+  wanted_ = refusal == Refusal::wanted;
+}
+
+void Creation::settle(int rank, int rank_count) {
   state_->communicator.rank = rank;
   state_->communicator.rank_count = rank_count;
 }
 
-void Creation::prepare() {
+void Creation::prepare(Memory memory) {
   const Configuration& own = configuration();
-  const int rank_count = state_->communicator.rank_count;
   if (!own.errors.empty()) {
     refusal_ = own.errors.front();
   } else if (!own.settings.collectives.any()) {
@@ -134,8 +145,8 @@ void Creation::prepare() {
     refusal_ = why;
   } else {
     // Not for a nonblocking communicator, which stays native whatever this rank can do.
-    if (!nonblocking_ &&
-        StagingPool::instance().reserve(*device_, own.settings.staging_bytes, rank_count, with_overflow(),
+    if (!nonblocking_ && memory == Memory::staging &&
+        StagingPool::instance().reserve(*device_, own.settings.staging_bytes, way_.ranks, with_overflow(),
                                         &state_->communicator.staging, &why) != Status::ok) {
       refusal_ = why;
     }
@@ -162,6 +173,7 @@ switcher::Hello Creation::hello() const {
   hello.shm_disabled = variable("NCCL_SHM_DISABLE") == "1";
   hello.nonblocking = nonblocking_;
   hello.refusal = refusal_;
+  hello.choice = way_.choice;
   return hello;
 }
 
@@ -173,16 +185,20 @@ ncclResult_t Creation::begin() {
     wanted_ = true;
     return ncclSuccess;
   }
-  if (!switcher::Rendezvous::stamped(bytes_of(id_))) {
+  if (!way_.invitation) {
     refusal_ = variable("NCCL_COMM_ID").empty()
                    ? "the process that made its ncclUniqueId runs without zipccl or could not put an "
                      "address into it, which its log then explains"
                    : "NCCL_COMM_ID is set, so its ncclUniqueId cannot carry an address";
     return ncclSuccess;
   }
-  prepare();
+  return say_hello(Memory::staging);
+}
+
+ncclResult_t Creation::say_hello(Memory memory) {
+  prepare(memory);
   std::string why;
-  const Status status = rendezvous().hello(bytes_of(id_), hello(), &session_, &why);
+  const Status status = rendezvous().hello(*way_.invitation, hello(), &session_, &why);
   if (status == Status::ok) {
     return ncclSuccess;
   }
@@ -192,11 +208,16 @@ ncclResult_t Creation::begin() {
     log::write(LogLevel::error,
                "communicator %s, rank %d: %s; the other ranks may count on this one, so its creation "
                "fails",
-               state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
+               state_->name.c_str(), state_->communicator.rank, why.empty() ? describe(status) : why.c_str());
     return ncclRemoteError;
   }
   refusal_ = why;
   return ncclSuccess;
+}
+
+void Creation::leave() {
+  free_staging();
+  session_.reset();
 }
 
 ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
@@ -229,7 +250,7 @@ ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
                state_->name.c_str(), communicator.rank, communicator.rank_count, refusal_.c_str());
   }
   if (*comm != nullptr) {
-    enter(*comm, state_);
+    add_to_table(*comm, state_);
   }
   StagingPool::instance().reclaim();
   return result;
@@ -246,6 +267,17 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
     refusal_ = verdict.reason;
     return ncclSuccess;
   }
+  const collectives::Communicator& communicator = state_->communicator;
+  const switcher::Place place = session_->place();
+  if (place.rank != static_cast<std::uint32_t>(communicator.rank) ||
+      place.rank_count != static_cast<std::uint32_t>(communicator.rank_count)) {
+    log::write(
+        LogLevel::error,
+        "communicator %s: NCCL made this process rank %d of %d, zipccl expected %u of %u; its creation fails; run "
+        "with ZIPCCL=off and report this",
+        state_->name.c_str(), communicator.rank, communicator.rank_count, place.rank, place.rank_count);
+    return ncclInternalError;
+  }
   if (verdict.max_connections < free_connections && !configuration().settings.ignore_max_connections) {
     refusal_ = "CUDA_DEVICE_MAX_CONNECTIONS is " + std::to_string(verdict.max_connections) +
                " on some rank, so compressed all-gathers would hold back other work "
@@ -259,12 +291,17 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
     wanted_ = true;
     return ncclSuccess;
   }
+  if (collectives::Staging::slot_bytes(agreement.staging_bytes, communicator.rank_count) == 0) {
+    refusal_ = std::to_string(agreement.staging_bytes >> 20) + " MiB of staging on some rank are too little for " +
+               std::to_string(communicator.rank_count) + " ranks; raise ZIPCCL_STAGING_MB";
+    return ncclSuccess;
+  }
   return activate(comm, agreement);
 }
 
 ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& agreement) {
   collectives::Communicator& communicator = state_->communicator;
-  communicator.staging->limit(agreement.staging_bytes);
+  communicator.staging->limit(agreement.staging_bytes, communicator.rank_count);
   communicator.nccl = &RealNccl::get().table();
   communicator.handle = comm;
   communicator.device = device_;
@@ -291,6 +328,7 @@ ncclResult_t Creation::connect() {
     state_->compressed = false;
     return ncclSuccess;
   }
+  state_->offspring.admit(session_->parent());
   if (!with_overflow()) {
     state_->channel = std::move(channel);
     return ncclSuccess;
@@ -356,6 +394,11 @@ void stamp(ncclUniqueId* id) {
   }
 }
 
+bool awaited_by_others() {
+  switcher::Rendezvous* const own = forkable.load();
+  return own != nullptr && own->awaited();
+}
+
 void enter_native(ncclComm_t comm, std::string name, std::string reason) {
   CommPointer state = std::make_shared<CommState>();
   static_cast<void>(call_real<&NcclTable::ncclCommUserRank>(comm, &state->communicator.rank));
@@ -364,7 +407,7 @@ void enter_native(ncclComm_t comm, std::string name, std::string reason) {
   state->reason = std::move(reason);
   log::write(LogLevel::info, "communicator %s, rank %d of %d stays native: %s", state->name.c_str(),
              state->communicator.rank, state->communicator.rank_count, state->reason.c_str());
-  enter(comm, std::move(state));
+  add_to_table(comm, std::move(state));
 }
 
 }  // namespace zipccl::interpose

@@ -116,12 +116,17 @@ inline std::vector<int> everybody() {
 
 inline constexpr std::size_t standard_count = 40000;
 
-inline void gather_and_check(ncclComm_t comm, ncclDataType_t type = ncclBfloat16) {
-  Gather gather(standard_count, everybody());
+// `members` are the communicator's ranks as we count them.
+inline void gather_among(ncclComm_t comm, const std::vector<int>& members, ncclDataType_t type = ncclBfloat16) {
+  Gather gather(standard_count, members);
   const Stream stream;
   EXPECT(gather.call(comm, stream.stream, type) == ncclSuccess);
   stream.wait();
   gather.check();
+}
+
+inline void gather_and_check(ncclComm_t comm, ncclDataType_t type = ncclBfloat16) {
+  gather_among(comm, everybody(), type);
 }
 
 }  // namespace preload
