@@ -65,7 +65,7 @@ struct MessageHeader {
   std::uint8_t dtype;            // Dtype
   std::uint8_t reserved0;        // zero
   std::uint64_t count;           // values in this message
-  std::uint64_t sequence;        // call number on its communicator
+  std::uint64_t sequence;        // call number on its communicator, or a number of its own
   std::uint32_t chunk;           // chunk number within the call
   std::uint32_t pool_units;      // room of the pool, in units (pure function of count and pool fraction)
   std::uint64_t entry_units;     // units that all entries took together; above pool_units there is overflow

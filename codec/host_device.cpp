@@ -40,12 +40,49 @@ void run(const CopyJob& job) {
 void run(const EncodeJob& job) { static_cast<void>(Engine::encode(job)); }
 void run(const DecodeJob& job) { static_cast<void>(Engine::decode(job)); }
 void run(const PatchJob& job) { static_cast<void>(Engine::patch(job)); }
+void run(const ObserveJob& job) { static_cast<void>(Engine::observe(job)); }
 
 }  // namespace
 
 struct HostDevice::Job {
+  explicit Job(HostDevice* device) : owner(device) {}
+
   HostDevice* owner;
-  std::variant<CopyJob, EncodeJob, DecodeJob, PatchJob> work;
+  std::variant<CopyJob, EncodeJob, DecodeJob, PatchJob, ObserveJob> work;
+  // What the work's list points to; they keep their room from job to job.
+  std::vector<EncodeItem> encode_items;
+  std::vector<DecodeItem> decode_items;
+
+  // Takes over copies of lists. Throws if there is no memory for them.
+  void take(const CopyJob& job) { work = job; }
+  void take(const ObserveJob& job) { work = job; }
+  void take(const EncodeJob& job) {
+    EncodeJob own = job;
+    own.items = copy(job.items, job.item_count, encode_items);
+    work = own;
+  }
+  void take(const DecodeJob& job) { work = with_own_list(job); }
+  void take(const PatchJob& job) {
+    PatchJob own = job;
+    own.decode = with_own_list(job.decode);
+    work = own;
+  }
+
+ private:
+  template <typename Item>
+  static const Item* copy(const Item* items, std::uint32_t count, std::vector<Item>& own) {
+    if (items == nullptr) {
+      return nullptr;
+    }
+    own.reserve(1);  // an empty list has an address too
+    own.assign(items, items + count);
+    return own.data();
+  }
+  DecodeJob with_own_list(const DecodeJob& job) {
+    DecodeJob own = job;
+    own.items = copy(job.items, job.item_count, decode_items);
+    return own;
+  }
 };
 
 HostDevice::HostDevice(const zipccl_host_runtime_v1* runtime, std::uint64_t total_memory)
@@ -128,13 +165,27 @@ Status HostDevice::wait(Event event, Stream stream) {
   return check("stream_wait_event", runtime_->stream_wait_event(stream, event));
 }
 
+Status HostDevice::record_external(Event event, Stream stream) {
+  return check("event_record_external", runtime_->event_record_external(event, stream));
+}
+
+Status HostDevice::wait_external(Event event, Stream stream) {
+  return check("stream_wait_event_external", runtime_->stream_wait_event_external(stream, event));
+}
+
+Status HostDevice::create_stream(Stream* stream) { return check("stream_create", runtime_->stream_create(stream)); }
+
+void HostDevice::destroy_stream(Stream stream) { static_cast<void>(runtime_->stream_destroy(stream)); }
+
 Status HostDevice::copy(void* destination, const void* source, std::size_t bytes, Stream stream) {
   return enqueue(CopyJob{destination, source, bytes}, stream);
 }
 
-Status HostDevice::capturing(Stream, bool* active) {
-  *active = false;
-  return Status::ok;
+Status HostDevice::capture(Stream stream, std::uint64_t* id) {
+  unsigned long long number = 0;
+  const Status status = check("stream_capture_id", runtime_->stream_capture_id(stream, &number));
+  *id = number;
+  return status;
 }
 
 Status HostDevice::synchronize() { return check("device_synchronize", runtime_->device_synchronize()); }
@@ -154,14 +205,25 @@ Status HostDevice::patch(const PatchJob& job, Stream stream) {
   return status == Status::ok ? enqueue(job, stream) : status;
 }
 
+Status HostDevice::observe(const ObserveJob& job, Stream stream) {
+  const Status status = validate(job, sizeof(Value));
+  return status == Status::ok ? enqueue(job, stream) : status;
+}
+
 template <typename Work>
 Status HostDevice::enqueue(const Work& work, Stream stream) {
   Job* job = take_job();
   if (job == nullptr) {
     return Status::out_of_memory;
   }
-  job->work = work;
-  const Status status = check("stream_enqueue", runtime_->stream_enqueue(stream, &run_job, job));
+  try {
+    job->take(work);
+  } catch (const std::bad_alloc&) {
+    return_job(job);
+    return Status::out_of_memory;
+  }
+  const Status status =
+      check("stream_enqueue_owned", runtime_->stream_enqueue_owned(stream, &run_job, &release_job, job));
   if (status != Status::ok) {
     return_job(job);
   }
@@ -180,7 +242,7 @@ HostDevice::Job* HostDevice::take_job() {
 
 bool HostDevice::add_job() {
   try {
-    auto job = std::make_unique<Job>(Job{this, CopyJob{}});
+    auto job = std::make_unique<Job>(this);
     free_jobs_.reserve(jobs_.size() + 1);  // so that return_job never allocates
     jobs_.push_back(std::move(job));
     free_jobs_.push_back(jobs_.back().get());
@@ -198,6 +260,10 @@ void HostDevice::return_job(Job* job) {
 void HostDevice::run_job(void* argument) {
   auto* job = static_cast<Job*>(argument);
   std::visit([](const auto& work) { run(work); }, job->work);
+}
+
+void HostDevice::release_job(void* argument) {
+  auto* job = static_cast<Job*>(argument);
   job->owner->return_job(job);
 }
 

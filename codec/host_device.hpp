@@ -31,21 +31,28 @@ class HostDevice final : public Device {
   void release_mapped(void* pointer) override;
   Status clear(void* pointer, std::size_t bytes) override;
 
+  Status create_stream(Stream* stream) override;
+  void destroy_stream(Stream stream) override;  // waits for the stream's work
   Status create_event(Event* event) override;
   void destroy_event(Event event) override;
   Status record(Event event, Stream stream) override;
   Status query(Event event, bool* done) override;
   Status wait(Event event, Stream stream) override;
+  Status record_external(Event event, Stream stream) override;
+  Status wait_external(Event event, Stream stream) override;
 
   // Enqueued work is a copy of the job, taken from a free list that starts with room for `first_jobs` jobs in flight.
-  // Only when more are in flight does a call allocate, one job, which then stays on the list.
+  // Only when more are in flight, or for a list longer than the job's last ones, does a call allocate; what it
+  // allocates stays on the free list. A job captured into a graph is in flight until the graph is destroyed, which must
+  // happen before the device goes.
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override;
-  Status capturing(Stream stream, bool* active) override;  // never active
+  Status capture(Stream stream, std::uint64_t* id) override;
   Status synchronize() override;
   // A job that breaks its contract is refused here with invalid_argument, nothing being enqueued.
-  Status encode(const EncodeJob& job, Stream stream) override;
+  Status encode(const EncodeJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
   Status decode(const DecodeJob& job, Stream stream) override;
   Status patch(const PatchJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
+  Status observe(const ObserveJob& job, Stream stream) override;
 
   static constexpr std::size_t first_jobs = 64;
 
@@ -59,6 +66,7 @@ class HostDevice final : public Device {
   bool add_job();   // with mutex_ held, or before the device is shared
   void return_job(Job* job);
   static void run_job(void* job);
+  static void release_job(void* job);
 
   const zipccl_host_runtime_v1* runtime_;
   std::uint64_t total_memory_;

@@ -16,7 +16,7 @@ class HostEngine {
  public:
   // Writes the canonical message of FORMAT.md 6: entries in tile order; alignment gaps, the rest of the pool and the
   // overflow before its first entry zero. Bytes beyond the overflow's last entry are left alone. `scratch` is not used
-  // and may be null. ok, or invalid_argument before anything is written.
+  // and may be null. ok, or invalid_argument before anything is written. Waits for the CPU thread by sleeping.
   static Status encode(const EncodeJob& job);
 
   // ok even if messages are found corrupt, which their summaries say; invalid_argument before anything is written. A
@@ -26,8 +26,14 @@ class HostEngine {
   // ok even if a record is lost or a message corrupt, which the counters say; invalid_argument before anything is
   // written. Waits for the CPU thread by sleeping.
   static Status patch(const PatchJob& job);
+
+  // ok, or invalid_argument before anything is counted. `scratch` is not used and may be null.
+  static Status observe(const ObserveJob& job);
 };
 
-extern template class HostEngine<Bf16Traits>;
+extern template Status HostEngine<Bf16Traits>::encode(const EncodeJob& job);
+extern template Status HostEngine<Bf16Traits>::decode(const DecodeJob& job);
+extern template Status HostEngine<Bf16Traits>::patch(const PatchJob& job);
+extern template Status HostEngine<Bf16Traits>::observe(const ObserveJob& job);
 
 }  // namespace zipccl::codec

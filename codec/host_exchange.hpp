@@ -19,6 +19,19 @@ void store_release(T& word, T value) {
   std::atomic_ref<T>(word).store(value, std::memory_order_release);
 }
 
+// The value before.
+template <typename T>
+T add_release(T& word, T amount) {
+  return std::atomic_ref<T>(word).fetch_add(amount, std::memory_order_acq_rel);
+}
+template <typename T>
+T exchange_acquire(T& word, T value) {
+  return std::atomic_ref<T>(word).exchange(value, std::memory_order_acquire);
+}
+
+// What a counter that may be missing adds to a sequence.
+inline std::uint64_t counted(const std::uint64_t* counter) { return counter == nullptr ? 0 : load_acquire(*counter); }
+
 inline std::uint64_t now_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());

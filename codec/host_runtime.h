@@ -3,7 +3,16 @@
  * of these streams. Plain C, so that the stand-in shares nothing else with zipccl.
  *
  * Streams run their work in order on threads of their own; calls return before the work is done. A null stream is the
- * process's default stream. All functions return 0 on success and are callable from any thread. */
+ * process's default stream. All functions return 0 on success and are callable from any thread.
+ *
+ * Functions are only ever appended, which `size` tells; `version` changes when one that exists does.
+ *
+ * Capture is CUDA's. Between stream_capture_begin and stream_capture_end, what is enqueued on a stream goes into a
+ * graph instead of running. Another stream joins by waiting for an event that was recorded within the capture, and must
+ * be joined again by the first one before the end. Waiting within a capture for an event recorded outside, waiting
+ * outside for one recorded within, or for a stream that captures, is an error; it spoils the capture, whose end then
+ * fails. The *external* record and wait become part of the graph: a launch waits for the latest record before it and
+ * is, from the launch call on, the latest record itself. Launches of one graph run one after the other. */
 #pragma once
 
 #include <stddef.h>
@@ -13,6 +22,11 @@ extern "C" {
 #endif
 
 #define ZIPCCL_HOST_RUNTIME_VERSION 1
+
+/* States of a stream, as in CUDA. */
+#define ZIPCCL_CAPTURE_NONE 0
+#define ZIPCCL_CAPTURE_ACTIVE 1
+#define ZIPCCL_CAPTURE_INVALIDATED 2
 
 struct CUstream_st;
 
@@ -36,6 +50,21 @@ struct zipccl_host_runtime_v1 {
   int (*event_synchronize)(void* event);
   int (*stream_wait_event)(struct CUstream_st* stream, void* event);
   int (*device_synchronize)(void); /* waits for all streams of the process */
+
+  int (*stream_capture_begin)(struct CUstream_st* stream); /* not the default stream */
+  int (*stream_capture_end)(struct CUstream_st* stream, void** graph);
+  int (*stream_capture_status)(struct CUstream_st* stream, int* status); /* ZIPCCL_CAPTURE_* */
+  int (*graph_launch)(void* graph, struct CUstream_st* stream);
+  int (*graph_destroy)(void* graph);                                          /* waits for its launches */
+  int (*event_record_external)(void* event, struct CUstream_st* stream);      /* as event_record outside a capture */
+  int (*stream_wait_event_external)(struct CUstream_st* stream, void* event); /* as stream_wait_event outside */
+  /* As stream_enqueue; and when the function will not run again, which within a capture is when the graph has been
+   * destroyed, release(argument) is called once. Not if this function fails. */
+  int (*stream_enqueue_owned)(struct CUstream_st* stream, void (*function)(void*), void (*release)(void*),
+                              void* argument);
+  /* Number of the capture, the same for all its streams and for no later one; 0 while the stream does not capture. An
+   * error if the capture is spoilt. */
+  int (*stream_capture_id)(struct CUstream_st* stream, unsigned long long* id);
 };
 
 #define ZIPCCL_HOST_RUNTIME_SYMBOL "zipccl_host_runtime"

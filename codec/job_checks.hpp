@@ -16,10 +16,12 @@ namespace zipccl::codec {
 Status validate(const EncodeJob& job, std::size_t value_bytes);
 Status validate(const DecodeJob& job, std::size_t value_bytes);
 Status validate(const PatchJob& job, std::size_t value_bytes);
+Status validate(const ObserveJob& job, std::size_t value_bytes);
 
-// What a reader checks of a header before anything else; ok, or the status of FORMAT.md 7. Runs in kernels too.
+// What a reader checks of a header before anything else; ok, or the status of FORMAT.md 7. With `any_sequence`
+// sequence and chunk are not looked at. Runs in kernels too.
 constexpr Status check_header(const MessageHeader& header, Dtype dtype, const Layout& layout, std::uint64_t sequence,
-                              std::uint32_t chunk) {
+                              std::uint32_t chunk, bool any_sequence = false) {
   if (header.magic != format_magic) {
     return Status::bad_magic;
   }
@@ -35,7 +37,7 @@ constexpr Status check_header(const MessageHeader& header, Dtype dtype, const La
   if (header.pool_units != layout.pool_units) {
     return Status::bad_pool;
   }
-  if (header.sequence != sequence || header.chunk != chunk) {
+  if (!any_sequence && (header.sequence != sequence || header.chunk != chunk)) {
     return Status::bad_sequence;
   }
   const bool consistent = header.entry_units <= layout.tiles * raw_entry_units && header.escapes <= header.count &&

@@ -10,21 +10,33 @@
 
 namespace zipccl::codec {
 
-// Sender's side: one notice for each overflow buffer. The buffer is mapped host memory too.
-struct alignas(128) OverflowNotice {
-  // Written by encode, if a message has overflow; posted last. Nothing is written once a wait has been released.
-  std::uint64_t sequence;
-  std::uint64_t bytes;  // of the buffer, from its start: the record
-  std::uint32_t chunk;
-  std::uint32_t reserved0;
-  std::uint64_t posted;  // records so far
-  std::uint64_t reserved1[4];
-  // Written by the CPU thread when it has copied the record: the value of posted. An encode that has overflow waits for
-  // drained == posted before it writes the first byte of the buffer.
-  std::uint64_t drained;
-  std::uint64_t reserved2[7];
+// Sequences that a message counter gives (EncodeJob::message_counter) begin here, where no call number ever comes.
+inline constexpr std::uint64_t point_to_point_sequences = std::uint64_t{1} << 62;
+
+// Sender's side: one for each communicator. An encode whose message overflows posts the record piece by piece: it fills
+// the outbox's data, posts, and before the next piece waits until this one has been taken. The pieces of a record
+// follow each other in order, without gap, and no other record's come between; the last one ends at record_bytes. Once
+// a wait has been released nothing more is posted, so that a record may stay incomplete.
+struct alignas(128) Outbox {
+  // Written by encode; posted last.
+  std::uint64_t sequence;      // of the message: its record is known by these and the own rank
+  std::uint64_t offset;        // of the piece in the record
+  std::uint64_t piece_bytes;   // at data()
+  std::uint64_t record_bytes;  // bytes of the whole record
+  std::uint32_t chunk;         // of the message
+  std::uint32_t receiver;      // rank, or all_receivers
+  std::uint64_t posted;        // pieces so far
+  std::uint64_t reserved0[10];
+  // Written by encodes at their start: jobs so far. May be seen late; for finding out whether kernels run.
+  std::uint64_t started;
+  std::uint64_t reserved1[15];
+  // Written by the CPU thread when it has copied the piece: the value of posted.
+  std::uint64_t taken;
+  std::uint64_t reserved2[15];
+
+  std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
 };
-static_assert(sizeof(OverflowNotice) == 128);
+static_assert(sizeof(Outbox) == 384);
 
 // Receiver's side: one for each communicator. The waiting kernel asks for one piece of one record at a time; the CPU
 // thread puts it behind the mailbox and answers.
@@ -48,10 +60,10 @@ struct alignas(128) Mailbox {
 };
 static_assert(sizeof(Mailbox) == 256);
 
-// What a communicator's kernels have done, in mapped memory. One kernel of a communicator runs at a time, so plain
+// What a communicator's patches have done, in mapped memory. One patch of a communicator runs at a time, so plain
 // additions suffice; the CPU reads at any time. `finished` is stored last.
 struct alignas(128) ExchangeCounters {
-  std::uint64_t finished;           // patch jobs completed: the highest PatchJob::ticket so far
+  std::uint64_t finished;           // patch jobs completed
   std::uint64_t values;             // in received messages and the own ones
   std::uint64_t escapes;            // of these, outside their window
   std::uint64_t overflow_messages;  // received or own messages with overflow
@@ -64,10 +76,14 @@ struct alignas(128) ExchangeCounters {
 };
 static_assert(sizeof(ExchangeCounters) == 128);
 
+// The largest entry, by which the pieces that a patch asks for overlap.
+inline constexpr std::uint64_t max_overflow_entry_bytes = 1024;
+
 // The last pass of a compressed exchange in mode static. Always enqueued behind decode, on its stream; in the ordinary
 // case, without overflow, it reads the headers, adds up the counters and ends. For each message with overflow, in
-// order of rank, it asks the mailbox piece by piece, gathers them in `room`, and writes the tiles that decode left out.
-// The own message (decode.skip) is counted, not patched.
+// order, it asks the mailbox for the sender's record piece by piece, copies each to `room` and writes the tiles that
+// decode left out and whose entries the piece holds. The own message (decode.skip) is counted, not patched. A record is
+// asked for by its header's sequence and chunk. A job without messages only counts.
 //
 // counters->status gets what the summaries say of the first pass, and what the patch itself finds:
 //   a bad header       checked again; the message is neither counted nor patched, the others are
@@ -76,18 +92,19 @@ static_assert(sizeof(ExchangeCounters) == 128);
 //   aborted            *release was set while, or before, a record was asked for
 //   the mailbox's      a record will never come
 // The last three end the patch: no further record is asked for, and the tiles not yet written stay as decode left them.
-// `finished` is stored in any case.
+// `finished` and `advance` are counted in any case.
 struct PatchJob {
   DecodeJob decode;  // as given to the first pass; its overflow fields are not used
-  // The next five may be null or zero if the pool holds whatever comes (Layout::max_overflow_bytes() is zero).
+  // The next four may be null or zero if the pool holds whatever comes (Layout::max_overflow_bytes() is zero).
   Mailbox* mailbox = nullptr;                 // mapped, followed by mailbox_capacity bytes
-  std::uint64_t mailbox_capacity = 0;         // a multiple of unit_bytes
-  void* room = nullptr;                       // device memory, aligned to section_alignment
-  std::uint64_t room_bytes = 0;               // at least the Layout's max_overflow_bytes()
+  std::uint64_t mailbox_capacity = 0;         // a multiple of unit_bytes above max_overflow_entry_bytes
+  void* room = nullptr;                       // device memory of mailbox_capacity bytes, aligned to section_alignment
   const std::uint32_t* release = nullptr;     // mapped; set by an abort
   ExchangeCounters* counters = nullptr;       // mapped
   const std::uint64_t* started_ns = nullptr;  // EncodeJob::started_ns of this chunk; may be null
-  std::uint64_t ticket = 0;                   // goes to counters->finished
+  // Device memory: gets one added when all else is done, by the last patch of a call, so that the next call, or the
+  // next replay of a captured one, has the next sequence (EncodeJob::sequence_counter). May be null.
+  std::uint64_t* advance = nullptr;
 };
 
 }  // namespace zipccl::codec

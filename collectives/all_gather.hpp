@@ -14,6 +14,7 @@ struct AllGatherCall {
   void* receive = nullptr;     // rank_count x count values
   std::uint64_t count = 0;     // values of one rank
   cudaStream_t stream = nullptr;
+  std::uint64_t capture = 0;  // Device::capture of the stream; not 0 in mode static only
 };
 
 // How a call with these arguments goes. A pure function of what all ranks share (rule R2); the caller has already
@@ -25,10 +26,10 @@ Route route_all_gather(const Communicator& communicator, std::uint64_t count, nc
 ncclResult_t nccl_result(Status status);
 
 // Runs calls whose route is `compressed`; several are one user's group. Each phase is one real NCCL group, chunk by
-// chunk. On return everything is enqueued; in exchange mode exact all overflow is dealt with, too. An NCCL error is
-// returned as it is with *status nccl_error; a device error is ncclUnhandledCudaError, an abort ncclInvalidUsage, a
-// corrupt message ncclInternalError. The output is then undefined and the communicators' `failure` is set. Statistics
-// are updated.
+// chunk. On return everything is enqueued, or captured; in exchange mode exact all overflow is dealt with, too. An NCCL
+// error is returned as it is with *status nccl_error; a device error is ncclUnhandledCudaError, an abort
+// ncclInvalidUsage, a corrupt message ncclInternalError. The output is then undefined and the communicators' `failure`
+// is set. Statistics are updated.
 ncclResult_t all_gather(std::span<const AllGatherCall> calls, Status* status);
 
 }  // namespace zipccl::collectives

@@ -14,8 +14,9 @@
 namespace zipccl::collectives {
 
 enum class Exchange : std::uint8_t {
-  fixed,  // "static": encode, NCCL on static bytes, decode; overflow apart from NCCL; the host never waits
-  exact   // static part, then what exceeded it, when the host has seen whether anything did
+  fixed,        // "static": encode, NCCL on static bytes, decode; overflow apart from NCCL; the host never waits
+  sizes_first,  // sizes, for which the host waits, then everything in one exchange
+  exact         // static part, then what exceeded it, when the host has seen whether anything did
 };
 
 // Agreed settings (equal on all ranks: rule R2).
@@ -25,6 +26,8 @@ struct Agreement {
   std::uint64_t min_bytes = 0;      // smallest output (all ranks' bytes) that is compressed
   std::uint64_t staging_bytes = 0;  // fixed room of this communicator
   bool all_gather = false;          // compress ncclAllGather
+  // Mode static: a call's chunks overlap on streams beside the caller's. Not if a rank is under rule R5's condition.
+  bool overlap = false;
 };
 
 struct Communicator {
@@ -36,10 +39,12 @@ struct Communicator {
   Agreement agreement;
   std::unique_ptr<Staging> staging;
   Statistics* statistics = nullptr;
-  std::atomic<std::uint64_t> sequence = 0;  // calls compressed so far; the same on all ranks; reports read it
-  std::uint64_t next_half = 0;              // chunks so far: they use the staging's halves in turn
-  ncclResult_t failure = ncclSuccess;       // first error of a compressed call; sticky, every later one returns it
-  std::atomic<bool> aborted = false;        // set by ncclCommAbort and ncclCommRevoke from any thread
+  // Calls compressed so far, the same on all ranks; replays of graphs are not counted. Reports read it.
+  std::atomic<std::uint64_t> sequence = 0;
+  std::uint64_t next_half = 0;         // chunks so far: they use the staging's halves in turn
+  ncclResult_t failure = ncclSuccess;  // first error of a compressed call; sticky, every later one returns it
+  std::atomic<bool> captured = false;  // a call that may be compressed went into a graph, which may run any time
+  std::atomic<bool> aborted = false;   // set by ncclCommAbort and ncclCommRevoke from any thread
 };
 
 }  // namespace zipccl::collectives

@@ -1,28 +1,14 @@
 #include "collectives/exact_exchange.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 namespace zipccl::collectives {
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// A short wait is polled closely; a long one (a slow link, a late rank) must not cost a core.
-constexpr auto spin_time = std::chrono::microseconds(200);
-constexpr auto pause_time = std::chrono::microseconds(20);
-constexpr auto error_check_time = std::chrono::milliseconds(10);
-
-}  // namespace
-
 Outcome ExactLane::encode_next() {
-  if (const Outcome outcome = begin_next(); !outcome.ok()) {
-    return outcome;
-  }
-  std::fill_n(half_of(current()).summaries, communicator().rank_count, codec::MessageSummary{});
-  return Outcome::of(communicator().device->encode(encode_job(current()), current().call->stream));
+  begin_next();
+  const Status status = begin_chunk();
+  return Outcome::of(status == Status::ok ? communicator().device->encode(encode_job(current()), current().call->stream)
+                                          : status);
 }
 
 Outcome ExactLane::decode_next() {
@@ -37,49 +23,6 @@ Outcome ExactLane::decode_next() {
   return Outcome::of(communicator().staging->end(stream));
 }
 
-Outcome ExactLane::nccl_state() const {
-  if (const Outcome outcome = alive(); !outcome.ok()) {
-    return outcome;
-  }
-  ncclResult_t error = ncclSuccess;
-  const ncclResult_t asked = communicator().nccl->ncclCommGetAsyncError(communicator().handle, &error);
-  return Outcome::of(asked != ncclSuccess ? asked : error == ncclInProgress ? ncclSuccess : error);
-}
-
-Outcome ExactLane::wait_for(codec::Event event, Bucket& bucket) const {
-  const auto start = Clock::now();
-  auto next_check = start + error_check_time;
-  Outcome outcome;
-  for (;;) {
-    bool done = false;
-    if (const Status status = communicator().device->query(event, &done); status != Status::ok) {
-      outcome = Outcome::of(status);
-      break;
-    }
-    if (done) {
-      break;
-    }
-    outcome = alive();
-    if (!outcome.ok()) {
-      break;
-    }
-    const auto now = Clock::now();
-    if (now >= next_check) {
-      next_check = now + error_check_time;
-      outcome = nccl_state();
-      if (!outcome.ok()) {
-        break;
-      }
-    }
-    if (now - start > spin_time) {
-      std::this_thread::sleep_for(pause_time);
-    }
-  }
-  const auto waited = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-  bucket.host_wait_ns.fetch_add(static_cast<std::uint64_t>(waited), std::memory_order_relaxed);
-  return outcome;
-}
-
 Outcome ExactLane::await_oldest() {
   settling_ = in_flight_.front();
   in_flight_.erase(in_flight_.begin());
@@ -92,7 +35,7 @@ Outcome ExactLane::await_oldest() {
   if (const Outcome outcome = wait_for(half.done, statistics); !outcome.ok()) {
     return outcome;
   }
-  if (const Outcome outcome = check_summaries(); !outcome.ok()) {
+  if (const Outcome outcome = check_summaries(settling_); !outcome.ok()) {
     return outcome;
   }
   const auto relaxed = std::memory_order_relaxed;
@@ -117,18 +60,6 @@ Outcome ExactLane::await_oldest() {
   count_bytes(settling_, sent);
   if (!overflows_.empty()) {
     statistics.overflow_chunks.fetch_add(1, relaxed);
-  }
-  return {};
-}
-
-Outcome ExactLane::check_summaries() const {
-  const codec::MessageSummary* summaries = half_of(settling_).summaries;
-  for (int rank = 0; rank < communicator().rank_count; ++rank) {
-    if (const auto status = static_cast<Status>(summaries[rank].status); status != Status::ok) {
-      // What arrives after a peer's death is stale memory: NCCL's word on that comes first.
-      const Outcome nccl = nccl_state();
-      return nccl.ok() ? Outcome::of(status) : nccl;
-    }
   }
   return {};
 }
@@ -214,7 +145,7 @@ Outcome ExactLane::finish_oldest() {
     if (const Outcome outcome = wait_for(half_of(settling_).done, bucket(*settling_.call)); !outcome.ok()) {
       return outcome;
     }
-    if (const Outcome outcome = check_summaries(); !outcome.ok()) {
+    if (const Outcome outcome = check_summaries(settling_); !outcome.ok()) {
       return outcome;
     }
   }

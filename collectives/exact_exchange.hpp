@@ -7,13 +7,13 @@
 #include <span>
 #include <vector>
 
-#include "collectives/gather_chunks.hpp"
+#include "collectives/host_wait.hpp"
 
 namespace zipccl::collectives {
 
-class ExactLane : public GatherChunks {
+class ExactLane : public WaitingLane {
  public:
-  using GatherChunks::GatherChunks;
+  using WaitingLane::WaitingLane;
 
   Outcome encode_next();  // takes the next chunk and enqueues its encode
   Outcome decode_next();  // enqueues its decode; the chunk is then in flight
@@ -33,10 +33,7 @@ class ExactLane : public GatherChunks {
     std::uint64_t offset = 0;
   };
 
-  Outcome check_summaries() const;
   std::byte* overflow_room(const Chunk& chunk, std::uint64_t* bytes) const;
-  Outcome nccl_state() const;  // what ncclCommGetAsyncError says
-  Outcome wait_for(codec::Event event, Bucket& bucket) const;
 
   std::vector<Chunk> in_flight_;  // at most two, oldest first
   Chunk settling_;                // between await_oldest and the last decode_overflow

@@ -19,33 +19,36 @@ Outcome Outcome::of(ncclResult_t result) { return {result, result == ncclSuccess
 
 Outcome Outcome::of(Status status) { return {nccl_result(status), status}; }
 
+GatherChunks::GatherChunks(Communicator& communicator)
+    : GatherChunks(communicator, Staging::chunk_values(communicator.agreement.staging_bytes, communicator.rank_count,
+                                                       communicator.agreement.exchange == Exchange::fixed,
+                                                       communicator.agreement.pool_fraction)) {}
+
 Bucket& GatherChunks::bucket(const AllGatherCall& call) const {
   const auto ranks = static_cast<std::uint64_t>(communicator_.rank_count);
   return communicator_.statistics->bucket(Collective::all_gather, call.count * value_bytes * ranks);
 }
 
-Outcome GatherChunks::begin_call(const AllGatherCall& call) {
-  const std::uint64_t largest = Staging::chunk_values(communicator_.agreement.staging_bytes, communicator_.rank_count,
-                                                      communicator_.agreement.pool_fraction);
-  // Chunks of equal size: the last one is not a stub that pays a call's latency for little.
-  const std::uint64_t chunks = (call.count + largest - 1) / largest;
-  const std::uint64_t tiles = (call.count + codec::tile_values - 1) / codec::tile_values;
-  chunk_values_ = (tiles + chunks - 1) / chunks * codec::tile_values;
-  next_number_ = 0;
-  ++communicator_.sequence;
-  std::byte* own = at(call.receive, static_cast<std::uint64_t>(communicator_.rank) * call.count * value_bytes);
-  if (own == call.send) {
-    return {};
-  }
-  return Outcome::of(communicator_.device->copy(own, call.send, call.count * value_bytes, call.stream));
+ChunkPlan GatherChunks::plan(const AllGatherCall& call) const {
+  return ChunkPlan::of(call.count, static_cast<std::uint64_t>(communicator_.rank_count), largest_,
+                       communicator_.agreement.overlap);
 }
 
-Outcome GatherChunks::begin_next() {
+std::byte* GatherChunks::own_shard(const AllGatherCall& call) const {
+  return at(call.receive, static_cast<std::uint64_t>(communicator_.rank) * call.count * value_bytes);
+}
+
+Status GatherChunks::copy_own(const AllGatherCall& call, codec::Stream stream) const {
+  return in_place(call) ? Status::ok
+                        : communicator_.device->copy(own_shard(call), call.send, call.count * value_bytes, stream);
+}
+
+void GatherChunks::begin_next() {
   const AllGatherCall& call = *calls_[next_call_];
   if (next_value_ == 0) {
-    if (const Outcome outcome = begin_call(call); !outcome.ok()) {
-      return outcome;
-    }
+    chunk_values_ = plan(call).values;
+    next_number_ = 0;
+    ++communicator_.sequence;
   }
   current_.call = &call;
   current_.first = next_value_;
@@ -59,10 +62,9 @@ Outcome GatherChunks::begin_next() {
     ++next_call_;
     next_value_ = 0;
   }
-  return Outcome::of(communicator_.staging->begin(call.stream));
 }
 
-Outcome GatherChunks::exchange_static() {
+Outcome GatherChunks::exchange() {
   const std::uint64_t bytes = current_.layout.static_bytes;
   std::byte* slots = half_of(current_).slots;
   return Outcome::of(communicator_.nccl->ncclAllGather(slots + static_cast<std::uint64_t>(communicator_.rank) * bytes,
@@ -118,8 +120,8 @@ Outcome GatherChunks::alive() const { return communicator_.aborted.load() ? Outc
 
 void GatherChunks::abandon() const {
   for (const AllGatherCall* call : calls_) {
-    static_cast<void>(communicator_.staging->begin(call->stream));
-    static_cast<void>(communicator_.staging->end(call->stream));
+    static_cast<void>(communicator_.staging->begin(call->stream, call->capture));
+    static_cast<void>(communicator_.staging->end(call->stream, call->capture));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "collectives/all_gather.hpp"
+#include "collectives/chunk_plan.hpp"
 
 namespace zipccl::collectives {
 
@@ -34,21 +35,28 @@ struct Chunk {
 // One communicator's calls, one after the other, in chunks. The base of a mode's lane.
 class GatherChunks {
  public:
-  explicit GatherChunks(Communicator& communicator) : communicator_(communicator) {}
+  // Chunks of at most `largest` values of a rank: what passes through a staging slot, or less.
+  GatherChunks(Communicator& communicator, std::uint64_t largest) : communicator_(communicator), largest_(largest) {}
+  explicit GatherChunks(Communicator& communicator);
   void add(const AllGatherCall& call) { calls_.push_back(&call); }
 
   Communicator& communicator() const { return communicator_; }
   bool has_next() const { return next_call_ < calls_.size(); }
 
-  Outcome alive() const;      // after an abort the handle must not be used any more
-  Outcome exchange_static();  // inside a real group: the current chunk's all-gather
-  void abandon() const;       // after a failure: what was enqueued may still use the staging
+  Outcome alive() const;  // after an abort the handle must not be used any more
+  Outcome exchange();     // inside a real group: the all-gather of the current chunk's static bytes
+  void abandon() const;   // after a failure: what was enqueued may still use the staging
 
  protected:
-  // Moves on to the next chunk, which becomes current(); the stream then waits for the communicator's previous one. An
-  // out-of-place call's own shard is copied with its first chunk.
-  Outcome begin_next();
+  void begin_next();  // moves on to the next chunk, which becomes current()
   const Chunk& current() const { return current_; }
+  codec::Stream next_stream() const { return calls_[next_call_]->stream; }  // of the next chunk, if there is one
+  const std::vector<const AllGatherCall*>& calls() const { return calls_; }
+  ChunkPlan plan(const AllGatherCall& call) const;
+
+  // What an out-of-place call needs beside its chunks: the own shard in the output. Nothing in place.
+  bool in_place(const AllGatherCall& call) const { return own_shard(call) == call.send; }
+  Status copy_own(const AllGatherCall& call, codec::Stream stream) const;
 
   codec::EncodeJob encode_job(const Chunk& chunk) const;  // overflow into the half's last slot
   codec::DecodeJob decode_job(const Chunk& chunk) const;
@@ -58,14 +66,15 @@ class GatherChunks {
   void count_call(const Chunk& chunk) const;  // with its last chunk
 
  private:
-  Outcome begin_call(const AllGatherCall& call);
+  std::byte* own_shard(const AllGatherCall& call) const;
 
   Communicator& communicator_;
+  std::uint64_t largest_;
   std::vector<const AllGatherCall*> calls_;
   std::size_t next_call_ = 0;
   std::uint64_t next_value_ = 0;
   std::uint32_t next_number_ = 0;
-  std::uint64_t chunk_values_ = 0;  // of the current call
+  std::uint64_t chunk_values_ = 0;  // of the current call's plan
   Chunk current_;
 };
 
@@ -120,7 +129,7 @@ Outcome run_lanes(std::vector<std::unique_ptr<Lane>> lanes, AfterRound after_rou
       return alive.ok() ? lane.encode_next() : alive;
     });
     if (outcome.ok()) {
-      outcome = in_group(nccl, [&] { return for_each_lane(lanes, [](Lane& lane) { return lane.exchange_static(); }); });
+      outcome = in_group(nccl, [&] { return for_each_lane(lanes, [](Lane& lane) { return lane.exchange(); }); });
     }
     if (outcome.ok()) {
       outcome = for_each_lane(lanes, [](Lane& lane) { return lane.decode_next(); });

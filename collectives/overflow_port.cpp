@@ -9,22 +9,11 @@
 
 namespace zipccl::collectives {
 
-namespace {
-
 using codec::load_acquire;
 using codec::store_release;
 
-constexpr std::size_t halves = 2;
-constexpr std::size_t device_line = 128;  // the halves' time stamps must not share one
-
-}  // namespace
-
-OverflowPort::OverflowPort(codec::Device& device, std::uint64_t buffer_bytes, int rank_count)
-    : device_(device), buffer_bytes_(buffer_bytes), rank_count_(static_cast<std::uint32_t>(rank_count)) {}
-
-Status OverflowPort::create(codec::Device& device, std::uint64_t buffer_bytes, int rank_count,
-                            std::unique_ptr<OverflowPort>* port) {
-  std::unique_ptr<OverflowPort> made(new (std::nothrow) OverflowPort(device, buffer_bytes, rank_count));
+Status OverflowPort::create(codec::Device& device, std::unique_ptr<OverflowPort>* port) {
+  std::unique_ptr<OverflowPort> made(new (std::nothrow) OverflowPort(device));
   if (made == nullptr) {
     return Status::out_of_memory;
   }
@@ -37,26 +26,26 @@ Status OverflowPort::create(codec::Device& device, std::uint64_t buffer_bytes, i
 
 Status OverflowPort::reserve() {
   void* memory = nullptr;
-  if (const Status status = device_.allocate(&memory, halves * device_line); status != Status::ok) {
+  if (const Status status = device_.allocate(&memory, mailbox_bytes + sizeof(DeviceWords)); status != Status::ok) {
     return status;
   }
-  started_ns_ = static_cast<std::uint64_t*>(memory);
-  const std::uint64_t control = halves * sizeof(codec::OverflowNotice) + sizeof(codec::ExchangeCounters) +
-                                sizeof(codec::OverflowNotice);  // the last one's place is the release word's
-  mapped_bytes_ = halves * buffer_bytes_ + control + sizeof(codec::Mailbox) + mailbox_bytes;
-  if (const Status status = device_.allocate_mapped(&memory, mapped_bytes_); status != Status::ok) {
-    mapped_bytes_ = 0;
+  room_ = static_cast<std::byte*>(memory);
+  words_ = reinterpret_cast<DeviceWords*>(room_ + mailbox_bytes);
+  if (const Status status = device_.clear(words_, sizeof(DeviceWords)); status != Status::ok) {
     return status;
   }
+  const std::uint64_t bytes = sizeof(codec::ExchangeCounters) + line + sizeof(codec::Outbox) + outbox_bytes +
+                              sizeof(codec::Mailbox) + mailbox_bytes;
+  if (const Status status = device_.allocate_mapped(&memory, bytes); status != Status::ok) {
+    return status;
+  }
+  mapped_bytes_ = bytes;
   mapped_ = static_cast<std::byte*>(memory);
   std::byte* next = mapped_;
-  const auto take = [&next](std::uint64_t bytes) { return std::exchange(next, next + bytes); };
-  for (std::byte*& buffer : buffers_) {
-    buffer = take(buffer_bytes_);
-  }
-  notices_ = reinterpret_cast<codec::OverflowNotice*>(take(halves * sizeof(codec::OverflowNotice)));
+  const auto take = [&next](std::uint64_t size) { return std::exchange(next, next + size); };
   counters_ = reinterpret_cast<codec::ExchangeCounters*>(take(sizeof(codec::ExchangeCounters)));
-  released_ = reinterpret_cast<std::uint32_t*>(take(sizeof(codec::OverflowNotice)));
+  released_ = reinterpret_cast<std::uint32_t*>(take(line));
+  outbox_ = reinterpret_cast<codec::Outbox*>(take(sizeof(codec::Outbox) + outbox_bytes));
   mailbox_ = reinterpret_cast<codec::Mailbox*>(take(sizeof(codec::Mailbox) + mailbox_bytes));
   return Status::ok;
 }
@@ -65,8 +54,8 @@ OverflowPort::~OverflowPort() {
   if (mapped_ != nullptr) {
     device_.release_mapped(mapped_);
   }
-  if (started_ns_ != nullptr) {
-    device_.release(started_ns_);
+  if (room_ != nullptr) {
+    device_.release(room_);
   }
 }
 
@@ -76,55 +65,73 @@ void OverflowPort::open(std::uint32_t own_rank, RecordTransport* transport) {
 }
 
 void OverflowPort::attach(std::uint64_t half, codec::EncodeJob* encode) {
-  encode->overflow = buffers_[half];
-  encode->overflow_bytes = buffer_bytes_;
-  encode->notice = notices_ + half;
+  encode->overflow = nullptr;
+  encode->overflow_bytes = 0;
+  encode->outbox = outbox_;
+  encode->outbox_capacity = outbox_bytes;
+  encode->outbox_lock = words_->outbox_lock;
   encode->release = released_;
-  encode->started_ns = started_ns_ + half * device_line / sizeof(std::uint64_t);
+  encode->started_ns = words_->started_ns[half];
   enqueued_.fetch_add(1, std::memory_order_release);
   transport_->wake();
 }
 
-codec::PatchJob OverflowPort::patch_job(std::uint64_t half, const codec::DecodeJob& decode, void* room) const {
+codec::PatchJob OverflowPort::patch_job(std::uint64_t half, const codec::DecodeJob& decode) const {
   codec::PatchJob job;
   job.decode = decode;
   job.mailbox = mailbox_;
   job.mailbox_capacity = mailbox_bytes;
-  job.room = room;
-  job.room_bytes = buffer_bytes_;
+  job.room = room_;
   job.release = released_;
   job.counters = counters_;
-  job.started_ns = started_ns_ + half * device_line / sizeof(std::uint64_t);
-  job.ticket = enqueued_.load(std::memory_order_relaxed);
+  job.started_ns = words_->started_ns[half];
   return job;
 }
 
+void OverflowPort::set_captured() {
+  captured_.store(true);
+  transport_->wake();
+}
+
 bool OverflowPort::poll() {
-  // Asked first: a chunk that has finished has posted before, so what is shipped below includes it.
+  // Asked first: an exchange that has finished has posted before, so what is shipped below includes it.
+  const std::uint64_t finished = load_acquire(counters_->finished);
   const bool busy =
-      load_acquire(*released_) == 0 && load_acquire(counters_->finished) < enqueued_.load(std::memory_order_acquire);
-  for (std::size_t half = 0; half < halves; ++half) {
-    ship(half);
-  }
+      load_acquire(*released_) == 0 && (captured_.load() || finished < enqueued_.load(std::memory_order_acquire) ||
+                                        finished != load_acquire(outbox_->started));
+  ship();
   answer();
   return busy;
 }
 
-void OverflowPort::ship(std::size_t half) {
-  codec::OverflowNotice& notice = notices_[half];
-  const std::uint64_t posted = load_acquire(notice.posted);
-  if (posted == notice.drained) {
+// Throws if there is no memory for the record; the piece is then still there the next time.
+void OverflowPort::ship() {
+  const std::uint64_t posted = load_acquire(outbox_->posted);
+  if (posted == outbox_->taken) {
     return;
   }
-  const std::uint64_t bytes = std::min(notice.bytes, buffer_bytes_);
-  const std::byte* first = buffers_[half];
-  auto record = std::make_shared<const std::vector<std::byte>>(first, first + bytes);
-  sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  if (const Status status = transport_->send_to_all({own_rank_, notice.sequence, notice.chunk}, std::move(record));
-      status != Status::ok) {
-    fault_.store(status);
+  const std::uint64_t offset = outbox_->offset;
+  const std::uint64_t piece = outbox_->piece_bytes;
+  const std::uint64_t bytes = outbox_->record_bytes;
+  if (offset == 0) {
+    record_ = std::make_shared<std::vector<std::byte>>();
+    record_->reserve(bytes);
   }
-  store_release(notice.drained, posted);  // after the transport has it: see flushed()
+  if (record_ == nullptr || offset != record_->size() || piece > outbox_bytes || piece > bytes - offset) {
+    fault_.store(Status::bad_totals);
+  } else {
+    incomplete_.store(offset + piece < bytes);
+    record_->insert(record_->end(), outbox_->data(), outbox_->data() + piece);
+    sent_bytes_.fetch_add(piece, std::memory_order_relaxed);
+    if (offset + piece == bytes) {
+      const RecordId id = {own_rank_, outbox_->sequence, outbox_->chunk};
+      if (const Status status = transport_->send(outbox_->receiver, id, std::exchange(record_, nullptr));
+          status != Status::ok) {
+        fault_.store(status);
+      }
+    }
+  }
+  store_release(outbox_->taken, posted);  // after the transport has it: see flushed()
 }
 
 void OverflowPort::answer() {
@@ -163,12 +170,9 @@ Status OverflowPort::status() const {
 }
 
 bool OverflowPort::flushed() const {
-  for (std::size_t half = 0; half < halves; ++half) {
-    if (load_acquire(notices_[half].drained) != load_acquire(notices_[half].posted)) {
-      return false;
-    }
-  }
-  return transport_->flushed();
+  const bool taken = load_acquire(outbox_->taken) == load_acquire(outbox_->posted);
+  const bool whole = !incomplete_.load() || load_acquire(*released_) != 0;
+  return taken && whole && transport_->flushed();
 }
 
 }  // namespace zipccl::collectives

@@ -26,10 +26,12 @@ class RecordTransport {
  public:
   enum class Found : std::uint8_t { arrived, awaited, lost };
   using Record = std::shared_ptr<const std::vector<std::byte>>;
+  static constexpr std::uint32_t all_receivers = codec::all_receivers;
 
   virtual ~RecordTransport() = default;
-  // To all other ranks. Not ok if a rank that is still there will never get it.
-  virtual Status send_to_all(const RecordId& id, Record record) = 0;
+  // To rank `receiver`, or with all_receivers to all other ranks. Not ok if a rank that is still there will never get
+  // it.
+  virtual Status send(std::uint32_t receiver, const RecordId& id, Record record) = 0;
   virtual Found find(const RecordId& id, Record* record) = 0;
   virtual void drop(const RecordId& id) = 0;
   virtual bool flushed() const = 0;  // everything sent has left this process
@@ -38,12 +40,12 @@ class RecordTransport {
 
 class OverflowPort {
  public:
-  static constexpr std::uint64_t mailbox_bytes = 1 << 20;
+  static constexpr std::uint64_t outbox_bytes = 1 << 20;   // the most of a record that leaves at once
+  static constexpr std::uint64_t mailbox_bytes = 1 << 20;  // the most that arrives at once
 
-  // Reserves mapped host memory: two buffers of `buffer_bytes` (a staging slot, enough for any chunk's overflow) and
-  // the mailbox. out_of_memory if there is too little.
-  static Status create(codec::Device& device, std::uint64_t buffer_bytes, int rank_count,
-                       std::unique_ptr<OverflowPort>* port);
+  // Reserves mapped host memory (outbox and mailbox, together about 2 MiB) and device memory (about 1 MiB), whatever
+  // the size of messages. out_of_memory if there is too little.
+  static Status create(codec::Device& device, std::unique_ptr<OverflowPort>* port);
   ~OverflowPort();  // nothing enqueued uses it any more, and poll() will not be called again
   OverflowPort(const OverflowPort&) = delete;
   OverflowPort& operator=(const OverflowPort&) = delete;
@@ -51,16 +53,27 @@ class OverflowPort {
   // Before the first job. `own_rank` and the transport, which must outlive the port's use.
   void open(std::uint32_t own_rank, RecordTransport* transport);
 
-  // For the calling thread: turns a chunk's plain jobs into those of mode static. `half` is 0 or 1; `room` is device
-  // memory of buffer_bytes. The chunk counts as enqueued from here on, and poll() will be busy until it has finished.
+  // For the calling thread: turn plain jobs into those of mode static. An exchange is one encode job and one patch job,
+  // either of which may be without messages (codec/device.hpp), or the port stays busy. The exchange counts as enqueued
+  // from attach() on. Encodes may run beside each other and beside patches; patches follow each other. `half`, 0 or 1,
+  // tells the exchanges in flight apart whose times are taken.
   void attach(std::uint64_t half, codec::EncodeJob* encode);
-  codec::PatchJob patch_job(std::uint64_t half, const codec::DecodeJob& decode, void* room) const;
+  codec::PatchJob patch_job(std::uint64_t half, const codec::DecodeJob& decode) const;
+  // An exchange has been captured: graphs may run it at any time without the host's saying so, so that poll() is busy
+  // until release().
+  void set_captured();
+
+  // Counters in device memory, zero at first, for jobs (codec/device.hpp): calls so far, advanced by the last patch of
+  // each if the caller says so; messages of point to point so far.
+  std::uint64_t* sequence_counter() const { return words_->sequence; }
+  std::uint64_t* message_counter() const { return words_->messages; }
 
   // On the helper thread: ships what encodes have posted, answers what patches wait for. False when everything enqueued
-  // has finished.
+  // or started has finished.
   bool poll();
 
-  // From any thread, without lock or CUDA call: kernels that wait go on at once; their output is undefined.
+  // From any thread, without lock or CUDA call: kernels that wait go on at once; their output is undefined. A record of
+  // which only a part has been posted is dropped.
   void release();
   // First fault that a kernel or the helper thread has found; sticky.
   Status status() const;
@@ -68,28 +81,39 @@ class OverflowPort {
   bool flushed() const;
 
   const codec::ExchangeCounters& counters() const { return *counters_; }
+  std::uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }  // chunks so far
   std::uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
   std::uint64_t mapped_bytes() const { return mapped_bytes_; }
 
  private:
-  OverflowPort(codec::Device& device, std::uint64_t buffer_bytes, int rank_count);
+  static constexpr std::size_t line = 128;
+  // Device memory; each in a line of its own, as kernels at work on different ones run at the same time.
+  struct DeviceWords {
+    alignas(line) std::uint64_t started_ns[2][line / sizeof(std::uint64_t)];  // by half
+    alignas(line) std::uint64_t sequence[1];
+    alignas(line) std::uint64_t messages[1];
+    alignas(line) std::uint32_t outbox_lock[1];
+  };
+
+  explicit OverflowPort(codec::Device& device) : device_(device) {}
   Status reserve();
-  void ship(std::size_t half);
+  void ship();
   void answer();
 
   codec::Device& device_;
-  std::uint64_t buffer_bytes_;
-  std::uint32_t rank_count_;
   std::uint32_t own_rank_ = 0;
   RecordTransport* transport_ = nullptr;
   std::uint64_t mapped_bytes_ = 0;
   std::byte* mapped_ = nullptr;
-  std::uint64_t* started_ns_ = nullptr;  // device memory, one a half
-  std::array<std::byte*, 2> buffers_{};
-  codec::OverflowNotice* notices_ = nullptr;  // two
+  std::byte* room_ = nullptr;     // device memory, mailbox_bytes, followed by the words
+  DeviceWords* words_ = nullptr;  // never looked at by the host
+  codec::Outbox* outbox_ = nullptr;
   codec::Mailbox* mailbox_ = nullptr;
   codec::ExchangeCounters* counters_ = nullptr;
   std::uint32_t* released_ = nullptr;
+  std::shared_ptr<std::vector<std::byte>> record_;  // of the helper thread: the pieces so far
+  std::atomic<bool> incomplete_{false};             // record_ lacks pieces
+  std::atomic<bool> captured_{false};
   std::atomic<std::uint64_t> enqueued_{0};
   std::atomic<std::uint64_t> sent_bytes_{0};
   std::atomic<Status> fault_{Status::ok};  // of the helper thread

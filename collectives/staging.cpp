@@ -1,5 +1,6 @@
 #include "collectives/staging.hpp"
 
+#include <algorithm>
 #include <new>
 
 namespace zipccl::collectives {
@@ -9,38 +10,54 @@ namespace {
 constexpr std::uint64_t slot_alignment = 256;
 constexpr std::uint64_t halves = 2;
 
+std::uint64_t slots(int rank_count, bool with_overflow) {
+  return static_cast<std::uint64_t>(rank_count) + (with_overflow ? 0 : 1);
+}
+
 }  // namespace
 
-std::uint64_t Staging::slot_bytes(std::uint64_t bytes, int rank_count) {
-  const std::uint64_t share = bytes / halves / (static_cast<std::uint64_t>(rank_count) + 1);
+std::uint64_t Staging::slot_bytes(std::uint64_t bytes, int rank_count, bool with_overflow) {
+  const std::uint64_t share = bytes / halves / slots(rank_count, with_overflow);
   const std::uint64_t aligned = share / slot_alignment * slot_alignment;
   return aligned < smallest_chunk_bytes ? 0 : aligned;
 }
 
-std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction) {
-  return codec::largest_count(slot_bytes(bytes, rank_count), pool_fraction);
+int Staging::most_ranks(std::uint64_t bytes, int most, bool with_overflow) {
+  const std::uint64_t slots_of_both = bytes / smallest_chunk_bytes / halves;
+  const std::uint64_t others = slots(0, with_overflow);
+  return static_cast<int>(std::min(static_cast<std::uint64_t>(most), slots_of_both - std::min(slots_of_both, others)));
 }
 
-Staging::Staging(codec::Device& device, std::uint64_t bytes) : device_(device), bytes_(bytes) {}
+std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
+                                    std::uint32_t pool_fraction) {
+  return codec::largest_count(slot_bytes(bytes, rank_count, with_overflow), pool_fraction);
+}
 
-Status Staging::create(codec::Device& device, std::uint64_t bytes, RankRange ranks, bool with_overflow,
+Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow)
+    : device_(device),
+      bytes_(bytes),
+      slot_bytes_(slot_bytes(bytes, rank_count, with_overflow)),
+      rank_count_(rank_count),
+      with_overflow_(with_overflow) {}
+
+Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                        std::unique_ptr<Staging>* staging) {
-  if (slot_bytes(bytes, ranks.least) == 0) {
+  if (slot_bytes(bytes, rank_count, with_overflow) == 0) {
     return Status::invalid_argument;
   }
-  std::unique_ptr<Staging> made(new (std::nothrow) Staging(device, bytes));
+  std::unique_ptr<Staging> made(new (std::nothrow) Staging(device, bytes, rank_count, with_overflow));
   if (made == nullptr) {
     return Status::out_of_memory;
   }
-  const Status status = made->reserve(ranks, with_overflow);
+  const Status status = made->reserve();
   if (status == Status::ok) {
     *staging = std::move(made);
   }
   return status;
 }
 
-Status Staging::reserve(RankRange ranks, bool with_overflow) {
-  const auto most = static_cast<std::size_t>(ranks.most);
+Status Staging::reserve() {
+  const auto ranks = static_cast<std::size_t>(rank_count_);
   void* memory = nullptr;
   if (const Status status = device_.allocate(&memory, bytes_); status != Status::ok) {
     return status;
@@ -53,35 +70,48 @@ Status Staging::reserve(RankRange ranks, bool with_overflow) {
   if (const Status status = device_.clear(scratch_, halves * codec::encode_scratch_bytes); status != Status::ok) {
     return status;
   }
-  if (const Status status = device_.allocate_mapped(&memory, halves * most * sizeof(codec::MessageSummary));
-      status != Status::ok) {
+  constexpr std::size_t mapped_bytes = sizeof(codec::MessageSummary) + sizeof(codec::MessageHeader);
+  if (const Status status = device_.allocate_mapped(&memory, halves * ranks * mapped_bytes); status != Status::ok) {
     return status;
   }
-  summaries_ = static_cast<codec::MessageSummary*>(memory);
+  mapped_ = static_cast<std::byte*>(memory);
+  auto* headers = reinterpret_cast<codec::MessageHeader*>(mapped_);
+  auto* summaries = reinterpret_cast<codec::MessageSummary*>(headers + halves * ranks);
   for (std::size_t index = 0; index < halves; ++index) {
     Half& half = halves_[index];
     half.scratch = scratch_ + index * codec::encode_scratch_bytes;
-    half.summaries = summaries_ + index * most;
+    half.headers = headers + index * ranks;
+    half.summaries = summaries + index * ranks;
     if (const Status status = device_.create_event(&half.done); status != Status::ok) {
       return status;
     }
   }
-  if (with_overflow) {
-    if (const Status status = OverflowPort::create(device_, slot_bytes(bytes_, ranks.least), ranks.most, &overflow_);
-        status != Status::ok) {
+  if (with_overflow_) {
+    if (const Status status = OverflowPort::create(device_, &overflow_); status != Status::ok) {
+      return status;
+    }
+    for (codec::Stream* stream : {&side_.encode, &side_.decode}) {
+      if (const Status status = device_.create_stream(stream); status != Status::ok) {
+        return status;
+      }
+    }
+  }
+  limit(bytes_, rank_count_);
+  for (codec::Event* event : {&handover_, &last_use_, &captured_use_}) {
+    if (const Status status = device_.create_event(event); status != Status::ok) {
       return status;
     }
   }
-  limit(bytes_, ranks.least);
-  return device_.create_event(&last_use_);
+  return Status::ok;
 }
 
 void Staging::limit(std::uint64_t bytes, int rank_count) {
-  const auto ranks = static_cast<std::uint64_t>(rank_count);
-  slot_bytes_ = slot_bytes(bytes, rank_count);
+  rank_count_ = rank_count;
+  slot_bytes_ = slot_bytes(bytes, rank_count_, with_overflow_);
   for (std::size_t index = 0; index < halves; ++index) {
-    halves_[index].slots = memory_ + index * (ranks + 1) * slot_bytes_;
-    halves_[index].overflow = halves_[index].slots + ranks * slot_bytes_;
+    Half& half = halves_[index];
+    half.slots = memory_ + index * slots(rank_count_, with_overflow_) * slot_bytes_;
+    half.overflow = with_overflow_ ? nullptr : half.slots + static_cast<std::uint64_t>(rank_count_) * slot_bytes_;
   }
 }
 
@@ -91,11 +121,18 @@ Staging::~Staging() {
       device_.destroy_event(half.done);
     }
   }
-  if (last_use_ != nullptr) {
-    device_.destroy_event(last_use_);
+  for (codec::Event event : {handover_, last_use_, captured_use_}) {
+    if (event != nullptr) {
+      device_.destroy_event(event);
+    }
   }
-  if (summaries_ != nullptr) {
-    device_.release_mapped(summaries_);
+  for (codec::Stream stream : {side_.encode, side_.decode}) {
+    if (stream != nullptr) {
+      device_.destroy_stream(stream);
+    }
+  }
+  if (mapped_ != nullptr) {
+    device_.release_mapped(mapped_);
   }
   if (scratch_ != nullptr) {
     device_.release(scratch_);
@@ -105,11 +142,30 @@ Staging::~Staging() {
   }
 }
 
-Status Staging::begin(codec::Stream stream) { return used_ ? device_.wait(last_use_, stream) : Status::ok; }
+Status Staging::begin(codec::Stream stream, std::uint64_t capture) {
+  if (capture != 0) {
+    return capture == capture_ ? device_.wait(captured_use_, stream) : device_.wait_external(last_use_, stream);
+  }
+  return used_ ? device_.wait(last_use_, stream) : Status::ok;
+}
 
-Status Staging::end(codec::Stream stream) {
+Status Staging::end(codec::Stream stream, std::uint64_t capture) {
   used_ = true;
-  return device_.record(last_use_, stream);
+  if (capture == 0) {
+    return device_.record(last_use_, stream);
+  }
+  // Records of one event in one graph count in their order, which captured_use_ makes that of the calls.
+  const Status status = device_.record(captured_use_, stream);
+  if (status != Status::ok) {
+    return status;
+  }
+  capture_ = capture;
+  return device_.record_external(last_use_, stream);
+}
+
+Status Staging::order(codec::Stream first, codec::Stream then) {
+  const Status status = device_.record(handover_, first);
+  return status == Status::ok ? device_.wait(handover_, then) : status;
 }
 
 Status Staging::idle(bool* done) {

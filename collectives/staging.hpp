@@ -1,8 +1,8 @@
 // Fixed device memory of one communicator, through which its compressed collectives pass (rule R9).
 //
-// Two halves, used in turn. Each half has rank_count + 1 slots of slot_bytes: slot r receives rank r's message (slot
-// `rank` is where this rank encodes its own, so that NCCL's all-gather runs in place), the last one takes the own
-// message's overflow.
+// Two halves, used in turn. Each half has rank_count slots of slot_bytes: slot r receives rank r's message (slot `rank`
+// is where this rank encodes its own, so that NCCL's all-gather runs in place). Without an overflow port there is one
+// more, which takes the own message's overflow.
 #pragma once
 
 #include <array>
@@ -28,12 +28,16 @@ class Staging {
   static constexpr std::uint64_t smallest_chunk_bytes = 64 << 10;  // a slot below this is not worth a collective
 
   // Pure: bytes of one slot if `bytes` are shared by `rank_count` ranks; 0 where that is below smallest_chunk_bytes.
-  static std::uint64_t slot_bytes(std::uint64_t bytes, int rank_count);
+  static std::uint64_t slot_bytes(std::uint64_t bytes, int rank_count, bool with_overflow);
+  // Pure: how many ranks, up to `most`, can share `bytes` so that slot_bytes() is not 0.
+  static int most_ranks(std::uint64_t bytes, int most, bool with_overflow);
   // Pure: values of one rank that pass through a slot at once.
-  static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction);
+  static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
+                                    std::uint32_t pool_fraction);
 
-  // Reserves the memory, with `with_overflow` an overflow port too. out_of_memory if there is too little.
-  static Status create(codec::Device& device, std::uint64_t bytes, RankRange ranks, bool with_overflow,
+  // Reserves the memory, for up to `rank_count` ranks, with `with_overflow` an overflow port and side streams too.
+  // out_of_memory if there is too little.
+  static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                        std::unique_ptr<Staging>* staging);
   ~Staging();  // the caller has made sure that nothing enqueued uses it any more
   Staging(const Staging&) = delete;
@@ -41,40 +45,57 @@ class Staging {
 
   struct Half {
     std::byte* slots = nullptr;
-    std::byte* overflow = nullptr;               // the last slot
+    std::byte* overflow = nullptr;               // the last slot; null with an overflow port
     std::byte* scratch = nullptr;                // codec::encode_scratch_bytes
     codec::MessageSummary* summaries = nullptr;  // rank_count of them, mapped
-    codec::Event done = nullptr;                 // after the first decode pass of the chunk in this half
+    codec::MessageHeader* headers = nullptr;     // as many, mapped
+    codec::Event done = nullptr;  // mode exact: after the chunk's first decode pass; static: the half is free again
+  };
+  // Streams beside the callers', on which chunks of one call overlap; idle between calls. Null without an overflow
+  // port.
+  struct SideStreams {
+    codec::Stream encode = nullptr;
+    codec::Stream decode = nullptr;
   };
   // Uses no more than `bytes`, at most bytes(), as ranks with more agreed with one that has less, for so many ranks, of
-  // those that it was made for; slot_bytes(bytes, rank_count) is not 0. Before the first use.
+  // which `bytes` have room for a slot each. Before the first use.
   void limit(std::uint64_t bytes, int rank_count);
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }
   OverflowPort* overflow() const { return overflow_.get(); }  // null without one
+  const SideStreams& side() const { return side_; }
 
   // Orders a call behind the communicator's previous one, whatever streams they use. Every end() needs a begin() on its
-  // stream after the latest end(), or the chain loses that one's work.
-  Status begin(codec::Stream stream);
-  Status end(codec::Stream stream);
+  // stream after the latest end(), or the chain loses that one's work. `capture` is Device::capture of the stream: each
+  // launch of a graph then takes its place in the chain as a call does.
+  Status begin(codec::Stream stream, std::uint64_t capture = 0);
+  Status end(codec::Stream stream, std::uint64_t capture = 0);
+  // What is enqueued on `then` from now on waits for what `first` has now.
+  Status order(codec::Stream first, codec::Stream then);
   // Whether everything up to the last end() is done. Never blocks.
   Status idle(bool* done);
 
  private:
-  Staging(codec::Device& device, std::uint64_t bytes);
-  Status reserve(RankRange ranks, bool with_overflow);
+  Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow);
+  Status reserve();
 
   codec::Device& device_;
   std::uint64_t bytes_;
-  std::uint64_t slot_bytes_ = 0;
+  std::uint64_t slot_bytes_;
+  int rank_count_;
+  bool with_overflow_;
   std::byte* memory_ = nullptr;
   std::byte* scratch_ = nullptr;
-  codec::MessageSummary* summaries_ = nullptr;
+  std::byte* mapped_ = nullptr;  // summaries and headers of both halves
   std::array<Half, 2> halves_{};
   std::unique_ptr<OverflowPort> overflow_;
+  SideStreams side_;
+  codec::Event handover_ = nullptr;  // for order(): waited for at once, so one is enough
   codec::Event last_use_ = nullptr;
   bool used_ = false;
+  codec::Event captured_use_ = nullptr;  // the last use within the latest capture
+  std::uint64_t capture_ = 0;            // that capture
 };
 
 }  // namespace zipccl::collectives

@@ -1,6 +1,20 @@
 // Exchange mode `static`, the default: a call enqueues encode, NCCL on static bytes, decode and patch, and returns. In
 // the ordinary case patch ends at once; what a pool could not hold it gets from the overflow port. Nothing here waits,
 // allocates or asks the device anything.
+//
+// Several chunks overlap if the agreement allows it, with caller (S), encode (E) and decode stream (D):
+//
+//   S  encode 0 | nccl 0 | nccl 1   | nccl 2   | decode 2, patch 2
+//   E           | encode 1          | encode 2
+//   D                    | decode 0, patch 0   | decode 1, patch 1
+//
+// The first encode and the last decode, which nothing can hide, stay on S, without a hop between streams. encode i+2
+// waits for patch i, which frees the half. S waits for each encode before its exchange and for all of D before the last
+// decode: whatever happens, the side streams are rejoined when the call returns (rule R4). A call that is captured into
+// a graph stays on its stream.
+//
+// Sequences are counted on the device, so that every replay has its own. The calls of a group on one communicator count
+// as one, whose chunks are numbered through: encodes of a later call may run before patches of an earlier one.
 #pragma once
 
 #include <span>
@@ -15,6 +29,33 @@ class StaticLane : public GatherChunks {
 
   Outcome encode_next();
   Outcome decode_next();
+  void abandon();
+
+ private:
+  // From this size on an own shard's copy is worth four event calls: it then takes longer than those.
+  static constexpr std::uint64_t side_copy_bytes = 8 << 20;
+
+  template <typename Job>
+  Job numbered(Job job) const {
+    job.sequence = 0;
+    job.sequence_counter = communicator().staging->overflow()->sequence_counter();
+    job.chunk = static_cast<std::uint32_t>(chunks_ - 1);
+    return job;
+  }
+  bool overlaps() const;  // all of the lane's chunks, on one stream
+  Status enqueue_encode();
+  Status enqueue_copy();  // of the own shard, with a call's first chunk
+  Status decode_beside();
+  Status decode_on_caller();
+  Status decode_and_patch(codec::Stream stream);
+  Status rejoin();  // the caller's stream waits for the decode stream
+
+  std::uint64_t chunks_ = 0;  // begun so far
+  bool overlapping_ = false;
+  bool side_used_ = false;                  // since the last rejoin
+  const AllGatherCall* to_copy_ = nullptr;  // its own shard waits until the decode stream has waited for the call
+  codec::Stream stream_ = nullptr;          // of the current chunk's caller
+  bool starts_run_ = false;                 // the chunk before was on another stream, or there was none
 };
 
 // Runs a batch of compressed calls over one or several communicators. A fault that kernels of an earlier call have

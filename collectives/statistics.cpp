@@ -23,6 +23,8 @@ const char* to_string(Route route) {
       return "captured";
     case Route::closed:
       return "closed";
+    case Route::native:
+      return "native";
   }
   return "unknown";
 }

@@ -16,10 +16,11 @@ enum class Route : std::uint8_t {
   small,        // below the agreed smallest size
   single_rank,  // nothing to move
   registered,   // a buffer that is registered with NCCL
-  captured,     // the stream is being captured into a CUDA graph
-  closed        // the communicator lost its agreement (an error, a revoke)
+  captured,     // the stream is being captured into a CUDA graph (exchange modes in which the host waits)
+  closed,       // the communicator lost its agreement (an error, a revoke)
+  native        // the ranks have not agreed to compress this class of calls, or not any more
 };
-inline constexpr std::size_t route_count = 8;
+inline constexpr std::size_t route_count = 9;
 const char* to_string(Route route);
 
 enum class Collective : std::uint8_t { all_gather };

@@ -33,26 +33,35 @@ std::uint64_t bytes_of(ncclDataType_t dtype) {
   }
 }
 
-// What this rank alone knows comes last; NCCL demands that the ranks do alike in it.
-Route route_of(const CommState& state, const void* send, const void* receive, std::uint64_t count, ncclDataType_t dtype,
-               cudaStream_t stream) {
-  const collectives::Communicator& communicator = state.communicator;
+// What this rank alone knows comes last; NCCL demands that the ranks do alike in it. Not ok if the call must fail.
+Status route_of(CommState& state, const void* send, const void* receive, std::uint64_t count, ncclDataType_t dtype,
+                cudaStream_t stream, Route* route, std::uint64_t* capture) {
+  collectives::Communicator& communicator = state.communicator;
+  *route = Route::closed;
   if (!state.active()) {
-    return Route::closed;
+    return Status::ok;
   }
-  if (const Route route = collectives::route_all_gather(communicator, count, dtype); route != Route::compressed) {
-    return route;
+  if (*route = collectives::route_all_gather(communicator, count, dtype); *route != Route::compressed) {
+    return Status::ok;
   }
   const std::uint64_t bytes = count * bytes_of(dtype);
-  if (state.registered.overlaps(send, bytes) ||
-      state.registered.overlaps(receive, bytes * static_cast<std::uint64_t>(communicator.rank_count))) {
-    return Route::registered;
+  const bool registered =
+      state.registered.overlaps(send, bytes) ||
+      state.registered.overlaps(receive, bytes * static_cast<std::uint64_t>(communicator.rank_count));
+  // A device that cannot answer fails in NCCL, which says why.
+  const bool answers = communicator.device->capture(stream, capture) == Status::ok;
+  const bool capturing = !answers || *capture != 0;
+  bool compressed = false;
+  const Status status = state.classes->all_gather().begin({send, count, stream, capturing, !registered}, &compressed);
+  if (*capture != 0 && compressed && !registered) {
+    communicator.captured.store(true);
   }
-  bool capturing = false;
-  if (communicator.device->capturing(stream, &capturing) != Status::ok || capturing) {
-    return Route::captured;  // a device that cannot answer fails in NCCL, which says why
-  }
-  return Route::compressed;
+  const bool capturable = answers && communicator.agreement.exchange == collectives::Exchange::fixed;
+  *route = registered                 ? Route::registered
+           : !compressed              ? Route::native
+           : capturing && !capturable ? Route::captured
+                                      : Route::compressed;
+  return status;
 }
 
 // Marks a thread as inside a compressed collective of these communicators.
@@ -99,6 +108,22 @@ void log_failure(std::span<const CompressedAllGather> calls, ncclResult_t result
   }
 }
 
+// A call that its fence keeps from beginning.
+ncclResult_t fail_to_begin(CommState& state, Status status) {
+  const ncclResult_t result = collectives::nccl_result(status);
+  std::int32_t none = 0;
+  if (state.statistics.error.compare_exchange_strong(none, static_cast<std::int32_t>(status))) {
+    log::write(status == Status::aborted ? LogLevel::info : LogLevel::error,
+               "communicator %s, rank %d: an all-gather cannot begin, since the ranks cannot agree any more whether it "
+               "is compressed: %s (NCCL result %d)",
+               state.name.c_str(), state.communicator.rank, describe(status), static_cast<int>(result));
+  }
+  if (Group::recording()) {
+    Group::poison(result);
+  }
+  return result;
+}
+
 ncclResult_t run(std::span<const CompressedAllGather> calls, std::span<const AllGatherCall> plain) {
   const Callers callers(calls);
   const RealCall scope;
@@ -129,8 +154,12 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
                         cudaStream_t stream) {
   CommPointer state = CommTable::instance().find(comm);
   Route route = Route::closed;
+  std::uint64_t capture = 0;
   if (state != nullptr) {
-    route = route_of(*state, send, receive, count, dtype, stream);
+    const Status status = route_of(*state, send, receive, count, dtype, stream, &route, &capture);
+    if (status != Status::ok) {
+      return fail_to_begin(*state, status);
+    }
     if (route != Route::compressed) {
       const std::uint64_t bytes = count * bytes_of(dtype) * static_cast<std::uint64_t>(state->communicator.rank_count);
       state->statistics.bucket(Collective::all_gather, bytes)
@@ -153,7 +182,7 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
     }
     return ncclInvalidArgument;
   }
-  CompressedAllGather call{{&state->communicator, send, receive, count, stream}, dtype, std::move(state)};
+  CompressedAllGather call{{&state->communicator, send, receive, count, stream, capture}, dtype, std::move(state)};
   if (Group::recording()) {
     return Group::add(std::move(call));
   }

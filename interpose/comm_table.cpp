@@ -32,6 +32,30 @@ bool RegisteredRanges::overlaps(const void* begin, std::size_t size) const {
                      [&](const Range& range) { return address < range.end && range.begin < address + size; });
 }
 
+Status CommState::open_overflow(switcher::Rendezvous& rendezvous) {
+  if (const Status status = OverflowLink::open(rendezvous, *channel, *communicator.staging->overflow(),
+                                               static_cast<std::uint32_t>(communicator.rank),
+                                               static_cast<std::uint32_t>(communicator.rank_count), &own_overflow_);
+      status != Status::ok) {
+    return status;
+  }
+  overflow_.store(own_overflow_.get());
+  if (communicator.aborted.load()) {
+    own_overflow_->port().release();  // the abort may have come before there was a port
+  }
+  return Status::ok;
+}
+
+void CommState::close_overflow() {
+  overflow_.store(nullptr);
+  own_overflow_.reset();
+}
+
+Status CommState::idle(bool* done) {
+  *done = classes == nullptr || classes->idle();
+  return *done && communicator.staging != nullptr ? communicator.staging->idle(done) : Status::ok;
+}
+
 CommPointer CommTable::insert(ncclComm_t handle, CommPointer state) {
   const std::unique_lock lock(mutex_);
   compressed_ += state->compressed ? 1 : 0;

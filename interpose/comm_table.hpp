@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/communicator.hpp"
+#include "interpose/classes.hpp"
 #include "interpose/offspring.hpp"
 #include "interpose/overflow_link.hpp"
 #include "switcher/session.hpp"
@@ -37,12 +38,13 @@ class RegisteredRanges {
   std::vector<Range> ranges_;
 };
 
-// One communicator and rank. Complete before it enters the table; afterwards only what is thread-safe changes.
+// One communicator and rank. Complete before it enters the table; afterwards only what is thread-safe changes, and what
+// the thread that makes the communicator's calls has for itself: `communicator` but for its atomics.
 struct CommState {
-  collectives::Communicator communicator;  // handle, device and staging only if `compressed`
+  collectives::Communicator communicator;  // handle and device only if `compressed`
   collectives::Statistics statistics;
   RegisteredRanges registered;
-  bool compressed = false;
+  bool compressed = false;       // the ranks have agreed: its calls may be compressed
   std::string name;              // the same on all ranks: a hash of the unique id, with "/..." for children
   std::string reason;            // why it is not compressed
   std::uint64_t number = 0;      // in order of creation in this process
@@ -50,10 +52,23 @@ struct CommState {
   // Of a nonblocking communicator: nobody asks for its verdict, but until all ranks have said hello it must stay open.
   std::unique_ptr<switcher::Session> session;
   Offspring offspring;
-  std::unique_ptr<switcher::Channel> channel;  // to the other ranks' processes, where `overflow` does not have it
-  std::unique_ptr<OverflowLink> overflow;      // exchange mode static
+  // Between the ranks of a communicator that is `compressed`.
+  std::unique_ptr<switcher::Channel> channel;
+  std::unique_ptr<Classes> classes;
+
+  // Exchange mode static, from the reservation of staging on; else null. From any thread.
+  OverflowLink* overflow() const { return overflow_.load(std::memory_order_acquire); }
+  // Once, by the calling thread, which has set the staging. Errors are those of Rendezvous::add.
+  Status open_overflow(switcher::Rendezvous& rendezvous);
+  void close_overflow();  // nobody else uses the state any more
+  // As Staging::idle(), with all else that runs on the device. When no thread makes calls.
+  Status idle(bool* done);
 
   bool active() const { return compressed && !communicator.aborted.load(std::memory_order_relaxed); }
+
+ private:
+  std::unique_ptr<OverflowLink> own_overflow_;  // destroyed before channel and staging
+  std::atomic<OverflowLink*> overflow_ = nullptr;
 };
 using CommPointer = std::shared_ptr<CommState>;
 

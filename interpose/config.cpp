@@ -88,7 +88,25 @@ std::string unknown_warning(std::string_view name) {
   return "unknown variable " + std::string(name) + " is ignored; did you mean " + std::string(*nearest) + "?";
 }
 
+const char* to_string(collectives::Exchange exchange) {
+  return exchange == collectives::Exchange::fixed         ? "static"
+         : exchange == collectives::Exchange::sizes_first ? "sizes-first"
+                                                          : "exact";
+}
+
 }  // namespace
+
+const char* to_string(Start start) {
+  switch (start) {
+    case Start::fenced:
+      return "fenced";
+    case Start::now:
+      return "now";
+    case Start::always:
+      return "always";
+  }
+  return "unknown";
+}
 
 std::optional<bool> Switch::parse(std::string_view text) {
   if (same_word(text, "on") || same_word(text, "off")) {
@@ -139,9 +157,17 @@ std::optional<BytesOrAuto::Value> BytesOrAuto::parse(std::string_view text) {
 
 std::optional<collectives::Exchange> ExchangeMode::parse(std::string_view text) {
   using collectives::Exchange;
-  return text == "static"  ? std::optional(Exchange::fixed)
-         : text == "exact" ? std::optional(Exchange::exact)
-                           : std::nullopt;
+  return text == "static"        ? std::optional(Exchange::fixed)
+         : text == "exact"       ? std::optional(Exchange::exact)
+         : text == "sizes-first" ? std::optional(Exchange::sizes_first)
+                                 : std::nullopt;
+}
+
+std::optional<Start> StartMode::parse(std::string_view text) {
+  return text == "fenced"   ? std::optional(Start::fenced)
+         : text == "now"    ? std::optional(Start::now)
+         : text == "always" ? std::optional(Start::always)
+                            : std::nullopt;
 }
 
 std::optional<std::uint32_t> PoolBytes::parse(std::string_view text) {
@@ -166,7 +192,8 @@ std::optional<LogLevel> Level::parse(std::string_view text) {
 std::vector<std::string> Configuration::route_settings() const {
   return {std::string("ZIPCCL_COLLECTIVES=") + (settings.collectives.all_gather ? "allgather" : "none"),
           "ZIPCCL_MIN_BYTES=" + (settings.min_bytes ? std::to_string(*settings.min_bytes) : "auto"),
-          std::string("ZIPCCL_EXCHANGE=") + (settings.exchange == collectives::Exchange::exact ? "exact" : "static"),
+          std::string("ZIPCCL_EXCHANGE=") + to_string(settings.exchange),
+          std::string("ZIPCCL_START=") + to_string(settings.start),
           "ZIPCCL_POOL=" + std::to_string(settings.pool_bytes),
           std::string("ZIPCCL_IGNORE_MAX_CONNECTIONS=") + (settings.ignore_max_connections ? "1" : "0")};
 }
@@ -174,7 +201,7 @@ std::vector<std::string> Configuration::route_settings() const {
 collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link) const {
   collectives::Agreement agreed;
   agreed.exchange = settings.exchange;
-  agreed.pool_fraction = settings.pool_bytes * codec::pool_tiles / codec::unit_bytes;
+  agreed.pool_fraction = pool_fraction_of(settings.pool_bytes);
   agreed.staging_bytes = staging_bytes;
   const std::optional<std::uint64_t> min_bytes = settings.min_bytes ? settings.min_bytes : automatic_min(slowest_link);
   agreed.all_gather = settings.collectives.all_gather && min_bytes.has_value();

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codec/format.hpp"
 #include "collectives/communicator.hpp"
 #include "interpose/parameters.hpp"
 #include "switcher/session.hpp"
@@ -40,6 +41,17 @@ struct ExchangeMode {
   using Value = collectives::Exchange;
   static std::optional<Value> parse(std::string_view text);
 };
+// When calls begin to be compressed.
+enum class Start : std::uint8_t {
+  fenced,  // when their values have shown that it pays and all ranks are ready
+  now,     // from the first one on; they may need more room or become native later
+  always   // from the first one on, whatever their values
+};
+const char* to_string(Start start);
+struct StartMode {
+  using Value = Start;
+  static std::optional<Value> parse(std::string_view text);
+};
 struct PoolBytes {
   using Value = std::uint32_t;  // bytes for every tile
   static std::optional<Value> parse(std::string_view text);
@@ -56,6 +68,12 @@ struct Level {
   using Value = LogLevel;
   static std::optional<Value> parse(std::string_view text);
 };
+
+// Room for outliers in bytes for every tile of 1,024 values, and as codec::Layout has it.
+constexpr std::uint32_t pool_fraction_of(std::uint32_t bytes) { return bytes * codec::pool_tiles / codec::unit_bytes; }
+constexpr std::uint32_t pool_bytes_of(std::uint32_t pool_fraction) {
+  return pool_fraction * codec::unit_bytes / codec::pool_tiles;
+}
 
 struct Settings {
 #define ZIPCCL_SETTING(member, name, kind, standard, accepted, description) kind::Value member{};

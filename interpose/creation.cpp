@@ -143,12 +143,21 @@ void Creation::prepare(Memory memory) {
     wanted_ = true;
   } else if (std::string why; (device_ = current_device(&why)) == nullptr) {
     refusal_ = why;
-  } else {
-    // Not for a nonblocking communicator, which stays native whatever this rank can do.
-    if (!nonblocking_ && memory == Memory::staging &&
-        StagingPool::instance().reserve(*device_, own.settings.staging_bytes, way_.ranks, with_overflow(),
-                                        &state_->communicator.staging, &why) != Status::ok) {
+  } else if (nonblocking_ || memory == Memory::none) {
+    // It stays native whatever this rank can do, or has no calls.
+  } else if (own.settings.start != Start::fenced) {
+    std::unique_ptr<collectives::Staging>& staging = state_->communicator.staging;
+    if (StagingPool::instance().reserve(*device_, own.settings.staging_bytes, way_.ranks, with_overflow(), &staging,
+                                        &why) == Status::ok) {
+      staging_bytes_ = staging->bytes();
+    } else {
       refusal_ = why;
+    }
+  } else {
+    staging_bytes_ = std::min(own.settings.staging_bytes, StagingPool::cap(*device_));
+    if (collectives::Staging::slot_bytes(staging_bytes_, way_.ranks.least, with_overflow()) == 0) {
+      refusal_ = std::to_string(staging_bytes_ >> 20) + " MiB of staging are too little for " +
+                 std::to_string(way_.ranks.least) + " ranks; raise ZIPCCL_STAGING_MB";
     }
   }
 }
@@ -167,7 +176,7 @@ switcher::Hello Creation::hello() const {
   hello.device = device_ != nullptr ? device_identity(*device_) : "";
   hello.nvlink_peers = nvlink_peers(hello.device);
   hello.process = static_cast<std::uint64_t>(getpid());
-  hello.staging_bytes = communicator.staging != nullptr ? communicator.staging->bytes() : 0;
+  hello.staging_bytes = staging_bytes_;
   hello.max_connections = max_connections();
   hello.p2p_disabled = variable("NCCL_P2P_DISABLE") == "1";
   hello.shm_disabled = variable("NCCL_SHM_DISABLE") == "1";
@@ -238,7 +247,13 @@ ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
     session_.reset();
   }
   const collectives::Communicator& communicator = state_->communicator;
-  if (state_->compressed) {
+  if (state_->compressed && communicator.staging == nullptr) {
+    log::write(LogLevel::info,
+               "communicator %s, rank %d of %d: native until calls of at least %llu bytes have shown that compression "
+               "pays",
+               state_->name.c_str(), communicator.rank, communicator.rank_count,
+               static_cast<unsigned long long>(communicator.agreement.min_bytes));
+  } else if (state_->compressed) {
     log::write(LogLevel::info, "communicator %s, rank %d of %d: compressed, staging %llu MiB, from %llu bytes",
                state_->name.c_str(), communicator.rank, communicator.rank_count,
                static_cast<unsigned long long>(communicator.agreement.staging_bytes >> 20),
@@ -284,14 +299,15 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
                "(ZIPCCL_IGNORE_MAX_CONNECTIONS=1 compresses them all the same)";
     return ncclSuccess;
   }
-  const collectives::Agreement agreement = configuration().agreement(verdict.staging_bytes, verdict.slowest_link);
+  collectives::Agreement agreement = configuration().agreement(verdict.staging_bytes, verdict.slowest_link);
+  agreement.overlap = with_overflow() && verdict.max_connections >= free_connections;
   if (!agreement.all_gather) {
     refusal_ = std::string("its slowest link is ") + switcher::to_string(verdict.slowest_link) +
                ", where compression does not pay yet (a size in ZIPCCL_MIN_BYTES compresses all the same)";
     wanted_ = true;
     return ncclSuccess;
   }
-  if (collectives::Staging::slot_bytes(agreement.staging_bytes, communicator.rank_count) == 0) {
+  if (collectives::Staging::slot_bytes(agreement.staging_bytes, communicator.rank_count, with_overflow()) == 0) {
     refusal_ = std::to_string(agreement.staging_bytes >> 20) + " MiB of staging on some rank are too little for " +
                std::to_string(communicator.rank_count) + " ranks; raise ZIPCCL_STAGING_MB";
     return ncclSuccess;
@@ -301,7 +317,9 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
 
 ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& agreement) {
   collectives::Communicator& communicator = state_->communicator;
-  communicator.staging->limit(agreement.staging_bytes, communicator.rank_count);
+  if (communicator.staging != nullptr) {
+    communicator.staging->limit(agreement.staging_bytes, communicator.rank_count);
+  }
   communicator.nccl = &RealNccl::get().table();
   communicator.handle = comm;
   communicator.device = device_;
@@ -329,14 +347,16 @@ ncclResult_t Creation::connect() {
     return ncclSuccess;
   }
   state_->offspring.admit(session_->parent());
-  if (!with_overflow()) {
-    state_->channel = std::move(channel);
-    return ncclSuccess;
+  state_->channel = std::move(channel);
+  Status status = Status::ok;
+  if (communicator.staging != nullptr && with_overflow()) {
+    status = state_->open_overflow(rendezvous());
   }
-  if (const Status status = OverflowLink::open(rendezvous(), std::move(channel), *communicator.staging->overflow(),
-                                               static_cast<std::uint32_t>(communicator.rank),
-                                               static_cast<std::uint32_t>(communicator.rank_count), &state_->overflow);
-      status != Status::ok) {
+  if (status == Status::ok) {
+    state_->classes = std::make_unique<Classes>(*state_, rendezvous());
+    status = state_->classes->start();
+  }
+  if (status != Status::ok) {
     log::write(LogLevel::error, "communicator %s, rank %d: no helper thread: %s; its creation fails",
                state_->name.c_str(), communicator.rank, describe(status));
     return ncclSystemError;
@@ -345,7 +365,8 @@ ncclResult_t Creation::connect() {
 }
 
 ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {
-  state_->overflow.reset();
+  state_->classes.reset();
+  state_->close_overflow();
   free_staging();
   static_cast<void>(call_real<&NcclTable::ncclCommAbort>(*comm));
   *comm = nullptr;

@@ -52,7 +52,7 @@ class Creation {
   ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
 
  private:
-  void prepare(Memory memory);  // device and staging, or a refusal
+  void prepare(Memory memory);  // device and, if calls are compressed from the first one on, staging, or a refusal
   switcher::Hello hello() const;
   ncclResult_t take_verdict(ncclComm_t comm);
   ncclResult_t activate(ncclComm_t comm, const collectives::Agreement& agreement);
@@ -62,8 +62,9 @@ class Creation {
   Way way_;
   bool nonblocking_;
   codec::Device* device_ = nullptr;
-  std::string refusal_;  // why this rank stays native
-  bool wanted_ = false;  // the refusal is what the user asked for
+  std::uint64_t staging_bytes_ = 0;  // that it has reserved or could reserve
+  std::string refusal_;              // why this rank stays native
+  bool wanted_ = false;              // the refusal is what the user asked for
   CommPointer state_ = std::make_shared<CommState>();
   std::unique_ptr<switcher::Session> session_;
 };

@@ -68,7 +68,8 @@ ncclResult_t issue(Call call, After after) {
 constexpr auto look_interval = std::chrono::microseconds(50);
 
 Status fault_of(const CommState& state) {
-  return state.overflow != nullptr ? state.overflow->port().status() : Status::ok;
+  const OverflowLink* overflow = state.overflow();
+  return overflow != nullptr ? overflow->port().status() : Status::ok;
 }
 
 // Once for a communicator.
@@ -87,7 +88,8 @@ void log_fault(CommState& state, Status status) {
 // whether all is done, and NCCL: what a failed call has left out, or a lost device or peer, never finishes. An abort by
 // another thread ends the wait.
 void flush(const CommPointer& state) {
-  if (state == nullptr || state->overflow == nullptr) {
+  const OverflowLink* overflow = state != nullptr ? state->overflow() : nullptr;
+  if (overflow == nullptr) {
     return;
   }
   ++state->callers;
@@ -98,7 +100,7 @@ void flush(const CommPointer& state) {
   };
   const auto ended = [&] {
     bool idle = false;
-    return state->communicator.staging->idle(&idle) != Status::ok || (idle && state->overflow->port().flushed());
+    return state->communicator.staging->idle(&idle) != Status::ok || (idle && overflow->port().flushed());
   };
   while (!ended() && fault_of(*state) == Status::ok && !state->communicator.aborted.load() && !lost()) {
     std::this_thread::sleep_for(look_interval);
@@ -121,8 +123,8 @@ void flush_at_exit() {
   std::vector<CommPointer> states = CommTable::instance().all();
   std::ranges::move(StagingPool::instance().retired(), std::back_inserter(states));
   for (const CommPointer& state : states) {
-    while (state->overflow != nullptr && !state->overflow->port().flushed() &&
-           std::chrono::steady_clock::now() < limit) {
+    const OverflowLink* overflow = state->overflow();
+    while (overflow != nullptr && !overflow->port().flushed() && std::chrono::steady_clock::now() < limit) {
       std::this_thread::sleep_for(look_interval);
     }
   }
@@ -163,10 +165,17 @@ ncclResult_t init(ncclComm_t* comm, const std::shared_ptr<Creation>& creation, R
 // A thread that waits for a compressed collective asks NCCL about this communicator now and then. It sees the flag
 // within microseconds; one that is inside the real NCCL may need the abort to come out, hence the limit.
 void release_waiters(CommState& state) {
-  if (state.overflow != nullptr) {
-    state.overflow->port().release();
-  }
+  const auto release = [&] {
+    if (OverflowLink* overflow = state.overflow()) {
+      overflow->port().release();
+    }
+  };
+  release();
   state.communicator.aborted.store(true);
+  release();  // one that was opened meanwhile
+  if (state.classes != nullptr) {
+    state.classes->abort();
+  }
   const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
   while (state.callers.load() > 0 && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));

@@ -1,7 +1,6 @@
 #include "interpose/overflow_link.hpp"
 
 #include <new>
-#include <utility>
 
 namespace zipccl::interpose {
 
@@ -11,18 +10,13 @@ switcher::RecordKey key_of(const collectives::RecordId& id) { return {id.sender,
 
 }  // namespace
 
-OverflowLink::OverflowLink(switcher::Rendezvous& rendezvous, std::unique_ptr<switcher::Channel> channel,
+OverflowLink::OverflowLink(switcher::Rendezvous& rendezvous, switcher::Channel& channel,
                            collectives::OverflowPort& port, std::uint32_t own_rank, std::uint32_t rank_count)
-    : rendezvous_(rendezvous),
-      channel_(std::move(channel)),
-      port_(port),
-      own_rank_(own_rank),
-      rank_count_(rank_count) {}
+    : rendezvous_(rendezvous), channel_(channel), port_(port), own_rank_(own_rank), rank_count_(rank_count) {}
 
-Status OverflowLink::open(switcher::Rendezvous& rendezvous, std::unique_ptr<switcher::Channel> channel,
-                          collectives::OverflowPort& port, std::uint32_t own_rank, std::uint32_t rank_count,
-                          std::unique_ptr<OverflowLink>* link) {
-  std::unique_ptr<OverflowLink> opened(new OverflowLink(rendezvous, std::move(channel), port, own_rank, rank_count));
+Status OverflowLink::open(switcher::Rendezvous& rendezvous, switcher::Channel& channel, collectives::OverflowPort& port,
+                          std::uint32_t own_rank, std::uint32_t rank_count, std::unique_ptr<OverflowLink>* link) {
+  std::unique_ptr<OverflowLink> opened(new OverflowLink(rendezvous, channel, port, own_rank, rank_count));
   port.open(own_rank, opened.get());
   const Status status = rendezvous.add(opened.get());
   if (status == Status::ok) *link = std::move(opened);
@@ -40,12 +34,12 @@ bool OverflowLink::poll() {
   }
 }
 
-Status OverflowLink::send_to_all(const collectives::RecordId& id, Record record) {
+// A peer that has gone awaits nothing; one that still does finds its own end lost.
+Status OverflowLink::send(std::uint32_t receiver, const collectives::RecordId& id, Record record) {
   Status worst = Status::ok;
   for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
-    if (rank != own_rank_) {
-      // A peer that has gone awaits nothing; one that still does finds its own end lost.
-      const Status status = channel_->send(rank, key_of(id), record);
+    if (rank != own_rank_ && (receiver == all_receivers || receiver == rank)) {
+      const Status status = channel_.send(rank, key_of(id), record);
       worst = status == Status::ok || status == Status::connection_lost ? worst : status;
     }
   }
@@ -53,7 +47,7 @@ Status OverflowLink::send_to_all(const collectives::RecordId& id, Record record)
 }
 
 collectives::RecordTransport::Found OverflowLink::find(const collectives::RecordId& id, Record* record) {
-  switch (channel_->find(key_of(id), record)) {
+  switch (channel_.find(key_of(id), record)) {
     case switcher::Arrival::arrived:
       return Found::arrived;
     case switcher::Arrival::awaited:
@@ -64,6 +58,6 @@ collectives::RecordTransport::Found OverflowLink::find(const collectives::Record
   return Found::lost;
 }
 
-void OverflowLink::drop(const collectives::RecordId& id) { channel_->drop(key_of(id)); }
+void OverflowLink::drop(const collectives::RecordId& id) { channel_.drop(key_of(id)); }
 
 }  // namespace zipccl::interpose

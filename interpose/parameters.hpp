@@ -10,10 +10,15 @@
   X(min_bytes, "ZIPCCL_MIN_BYTES", BytesOrAuto, "auto", "auto or bytes, with a suffix K, M or G (powers of 1,024)", \
     "smallest call that is compressed, in bytes of its whole output; auto: by the slowest link among the ranks, "   \
     "never over NVLink; must be the same on all ranks")                                                             \
-  X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "static", "static, exact",                                           \
+  X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "static", "static, exact, sizes-first",                              \
     "how data travels that exceeds a message's fixed part; must be the same on all ranks")                          \
+  X(start, "ZIPCCL_START", StartMode, "fenced", "fenced, now, always",                                              \
+    "fenced: calls are native until their values have shown that compression pays and all ranks are ready; now: "   \
+    "compressed from the first one on, and native later if it does not pay; always: compressed, for tests and "     \
+    "benchmarks; must be the same on all ranks")                                                                    \
   X(pool_bytes, "ZIPCCL_POOL", PoolBytes, "1", "0 to 1024",                                                         \
-    "room for outliers in a message's fixed part, in bytes for every 1,024 values; must be the same on all ranks")  \
+    "least room for outliers in a message's fixed part, in bytes for every 1,024 values; calls that need more get " \
+    "it; must be the same on all ranks")                                                                            \
   X(staging_bytes, "ZIPCCL_STAGING_MB", Mebibytes, "128", "1 to 65536",                                             \
     "device memory of one communicator for compressed data, in MiB; the ranks agree on the smallest")               \
   X(ignore_max_connections, "ZIPCCL_IGNORE_MAX_CONNECTIONS", Flag, "0", "0, 1",                                     \

@@ -64,6 +64,31 @@ Json to_json(const Bucket& bucket) {
   return result;
 }
 
+Json to_json(const CallClass::State& all_gather) {
+  Json switches = Json::array();
+  for (const CallClass::Switch& one : all_gather.switches) {
+    Json entry = {{"call", one.call}, {"state", one.compressed ? "compressed" : "native"}};
+    if (one.compressed) {
+      entry["pool_bytes"] = one.pool_bytes;
+    }
+    switches.push_back(entry);
+  }
+  const switcher::FenceSetting& current = all_gather.gate.current;
+  Json result = {{"collective", "all_gather"},
+                 {"dtype", "bfloat16"},
+                 {"state", current.compressed ? "compressed" : "native"},
+                 {"calls", all_gather.gate.calls},
+                 {"switches", switches},
+                 {"fence_waits", all_gather.gate.waits},
+                 {"fence_wait_seconds", static_cast<double>(all_gather.gate.wait_ns) * 1e-9}};
+  if (current.compressed) {
+    result["pool_bytes"] = pool_bytes_of(current.pool_fraction);
+  } else {
+    result["reason"] = all_gather.reason;
+  }
+  return result;
+}
+
 Json to_json(const CommState& state, const char* fate) {
   Json buckets = Json::array();
   for (std::size_t collective = 0; collective < collectives::collective_count; ++collective) {
@@ -78,21 +103,26 @@ Json to_json(const CommState& state, const char* fate) {
     }
   }
   const collectives::Communicator& communicator = state.communicator;
+  const CallClass::State all_gather =
+      state.classes != nullptr ? state.classes->all_gather().state() : CallClass::State{};
+  const bool compressed = state.compressed && all_gather.ever_compressed;
   Json result = {{"name", state.name},
                  {"number", state.number},
                  {"rank", communicator.rank},
                  {"ranks", communicator.rank_count},
-                 {"state", state.compressed ? "compressed" : "native"},
+                 {"state", compressed ? "compressed" : "native"},
                  {"fate", fate}};
+  if (!compressed) {
+    result["reason"] = state.compressed ? "its all-gathers: " + all_gather.reason : state.reason;
+  }
   if (state.compressed) {
-    result["staging_bytes"] = communicator.agreement.staging_bytes;
+    result["staging_bytes"] = all_gather.staging_bytes;
     result["min_bytes"] = communicator.agreement.min_bytes;
     result["sequence"] = communicator.sequence.load();
-  } else {
-    result["reason"] = state.reason;
+    result["classes"] = {to_json(all_gather)};
   }
-  if (state.overflow != nullptr) {
-    const collectives::OverflowPort& port = state.overflow->port();
+  if (const OverflowLink* overflow = state.overflow()) {
+    const collectives::OverflowPort& port = overflow->port();
     const codec::ExchangeCounters& counters = port.counters();
     result["exchange"] = {{"chunks", counters.finished},
                           {"values", counters.values},
@@ -103,7 +133,7 @@ Json to_json(const CommState& state, const char* fate) {
                           {"overflow_wait_seconds", static_cast<double>(counters.wait_ns) * 1e-9},
                           {"exchange_seconds", static_cast<double>(counters.exchange_ns) * 1e-9},
                           {"host_memory_bytes", port.mapped_bytes()},
-                          {"host_memory_records_bytes", state.overflow->buffered_bytes()}};
+                          {"host_memory_records_bytes", overflow->buffered_bytes()}};
   }
   if (const auto error = static_cast<Status>(state.statistics.error.load()); error != Status::ok) {
     result["error"] = describe(error);

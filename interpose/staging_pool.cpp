@@ -10,7 +10,7 @@ namespace {
 // Idle for good: no thread holds the state, and the last call's work is done.
 bool idle(const CommPointer& state) {
   bool done = false;
-  return state.use_count() == 1 && state->communicator.staging->idle(&done) == Status::ok && done;
+  return state.use_count() == 1 && state->idle(&done) == Status::ok && done;
 }
 
 }  // namespace
@@ -33,18 +33,19 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, collect
     const std::lock_guard lock(mutex_);
     std::uint64_t& used = used_[&device];
     bytes = std::min(wanted, cap(device) - std::min(used, cap(device)));
-    if (collectives::Staging::slot_bytes(bytes, ranks.least) == 0) {
+    if (collectives::Staging::slot_bytes(bytes, ranks.least, with_overflow) == 0) {
       *why = std::to_string(bytes >> 20) + " MiB of staging are too little for " + std::to_string(ranks.least) +
              " ranks (" + std::to_string(wanted >> 20) + " MiB wanted, " + std::to_string(used >> 20) + " of at most " +
              std::to_string(cap(device) >> 20) + " MiB used by other communicators); " +
-             (collectives::Staging::slot_bytes(wanted, ranks.least) == 0
+             (collectives::Staging::slot_bytes(wanted, ranks.least, with_overflow) == 0
                   ? "raise ZIPCCL_STAGING_MB"
                   : "a lower ZIPCCL_STAGING_MB leaves room for more communicators");
       return Status::out_of_memory;
     }
     used += bytes;
   }
-  const Status status = collectives::Staging::create(device, bytes, ranks, with_overflow, staging);
+  const Status status = collectives::Staging::create(
+      device, bytes, collectives::Staging::most_ranks(bytes, ranks.most, with_overflow), with_overflow, staging);
   if (status != Status::ok) {
     *why = "cannot reserve " + std::to_string(bytes >> 20) + " MiB of staging: " + describe(status);
     if (status == Status::device_error) {
@@ -58,6 +59,17 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, collect
   return status;
 }
 
+std::uint64_t StagingPool::share(const codec::Device& device, std::uint64_t wanted, int rank_count,
+                                 bool with_overflow) {
+  std::uint64_t left = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    left = cap(device) - std::min(used_[&device], cap(device));
+  }
+  const std::uint64_t part = std::min(wanted, left / 8);
+  return collectives::Staging::slot_bytes(part, rank_count, with_overflow) != 0 ? part : std::min(wanted, left);
+}
+
 void StagingPool::release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging) {
   if (staging == nullptr) {
     return;
@@ -69,7 +81,7 @@ void StagingPool::release(const codec::Device& device, std::unique_ptr<collectiv
 }
 
 void StagingPool::retire(CommPointer state) {
-  if (state->communicator.staging != nullptr) {
+  if (state->communicator.staging != nullptr || state->classes != nullptr) {
     const std::lock_guard lock(mutex_);
     retired_.push_back(std::move(state));
   }
@@ -89,7 +101,10 @@ void StagingPool::reclaim() {
     retired_.erase(first, retired_.end());
   }
   for (const CommPointer& state : idle_states) {
-    state->overflow.reset();  // it looks into the staging's overflow port
+    state->close_overflow();  // it looks into the staging's overflow port
+    if (state->communicator.staging == nullptr) {
+      continue;
+    }
     release(*state->communicator.device, std::move(state->communicator.staging));
   }
 }

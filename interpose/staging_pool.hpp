@@ -21,10 +21,14 @@ class StagingPool {
   // leaves less. *why explains a failure.
   Status reserve(codec::Device& device, std::uint64_t wanted, collectives::RankRange ranks, bool with_overflow,
                  std::unique_ptr<collectives::Staging>* staging, std::string* why);
+  // What a communicator that comes later than its creation should reserve: `wanted`, but at most an eighth of what the
+  // cap leaves, so that dozens of communicators get something; all that is left if an eighth is too little. reserve()
+  // does not reclaim for that.
+  std::uint64_t share(const codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow);
   // Of staging that no call has used.
   void release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging);
 
-  // Takes over a communicator that has left the table. Its staging is freed by a later reclaim(), when the
+  // Takes over a communicator that has left the table. It and its staging are freed by a later reclaim(), when the
   // communicator's last call is done and no thread is inside one.
   void retire(CommPointer state);
   std::vector<CommPointer> retired();  // what reclaim() has not taken yet

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codec/status.hpp"
+#include "switcher/fence.hpp"
 
 namespace zipccl::switcher {
 
@@ -30,6 +31,21 @@ enum class Arrival : std::uint8_t {
   lost      // the sender's process or channel is gone and the record did not arrive before
 };
 
+// Which calls of a communicator a fence (fence.hpp) is about; the same on all ranks.
+struct FenceClass {
+  std::uint32_t kind = 0;                               // what calls
+  std::uint64_t detail = 0;                             // whose, where not all ranks take part
+  auto operator<=>(const FenceClass&) const = default;  // NOLINT(modernize-use-nullptr): the generated code
+};
+
+// What fences hear from a peer, in the order in which it happened there.
+struct FenceEvent {
+  std::uint32_t sender = 0;  // rank
+  bool lost = false;         // its process or channel is gone; no message, and nothing will follow
+  FenceClass fence_class;
+  FenceMessage message;
+};
+
 // One communicator's view. Thread-safe, never blocks, never throws.
 class Channel {
  public:
@@ -42,6 +58,11 @@ class Channel {
   virtual Arrival find(const RecordKey& key, Bytes* record) = 0;
   // Forgets a record that has been used.
   virtual void drop(const RecordKey& key) = 0;
+
+  // As send(), for a fence's message; they keep their order.
+  virtual Status send_fence(std::uint32_t receiver, const FenceClass& fence_class, const FenceMessage& message) = 0;
+  // Takes the next event; false if there is none. Pollers are woken for each.
+  virtual bool next_fence_event(FenceEvent* event) = 0;
 
   // All sent records have reached the hosts of their receivers, or those are lost: this process may end.
   virtual bool flushed() const = 0;

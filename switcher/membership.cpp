@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "switcher/fence_wire.hpp"
 #include "switcher/limits.hpp"
 #include "switcher/text.hpp"
 
@@ -97,6 +98,12 @@ bool Membership::accept(const std::shared_ptr<PeerLink>& link, const PeerHeader&
     leave(sender);
     return true;
   }
+  if (header.type == PeerFrame::fence) {
+    const auto message = decode_fence(*payload);
+    if (!message) return false;
+    deliver({sender, false, {header.chunk, header.sequence}, *message});
+    return true;
+  }
   deliver(sender, {sender, header.sequence, header.chunk}, std::move(payload));  // or discards, if it left before
   return true;
 }
@@ -112,6 +119,26 @@ bool Membership::deliver(std::uint32_t sender, const RecordKey& key, Bytes recor
   return true;
 }
 
+bool Membership::deliver(const FenceEvent& event) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return true;
+    if (peers_[event.sender].lost) return false;
+    fence_events_.push_back(event);
+  }
+  pollers_->wake();
+  return true;
+}
+
+// Once for a peer; under the lock.
+void Membership::note_loss(std::uint32_t peer) {
+  if (std::exchange(peers_[peer].lost, true) || closed_) return;
+  FenceEvent event;
+  event.sender = peer;
+  event.lost = true;
+  fence_events_.push_back(event);
+}
+
 void Membership::store(const RecordKey& key, Bytes record) {
   const std::size_t bytes = record->size();
   auto [place, added] = records_.try_emplace(key);
@@ -125,7 +152,7 @@ void Membership::lose(const PeerLink& link, const std::string& reason) {
   std::optional<std::uint32_t> first;
   for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
     if (peers_[rank].link.get() != &link || peers_[rank].lost) continue;
-    peers_[rank].lost = true;
+    note_loss(rank);
     if (!first) first = rank;
   }
   if (first) {
@@ -138,7 +165,7 @@ void Membership::lose(const PeerLink& link, const std::string& reason) {
 
 void Membership::leave(std::uint32_t peer) {
   std::unique_lock lock(mutex_);
-  peers_[peer].lost = true;
+  note_loss(peer);
   announce(std::move(lock), rank_name(peer) + " left");
   pollers_->wake();
 }
@@ -172,6 +199,40 @@ Status Membership::send(std::uint32_t receiver, const RecordKey& key, Bytes reco
   const Status status = link->send({header, std::move(record), shared_from_this()});
   if (status != Status::ok) sent(receiver, bytes, 0);
   return status;
+}
+
+Status Membership::send_fence(std::uint32_t receiver, const FenceClass& fence_class, const FenceMessage& message) {
+  if (receiver >= rank_count_ || receiver == rank_) return Status::invalid_argument;
+  std::shared_ptr<PeerLink> link;
+  std::shared_ptr<Membership> member;
+  {
+    const std::lock_guard lock(mutex_);
+    if (peers_[receiver].lost) return Status::connection_lost;
+    link = peers_[receiver].link;
+    member = peers_[receiver].member.lock();
+  }
+  try {
+    if (link == nullptr) {
+      const bool delivered = member != nullptr && member->deliver({rank_, false, fence_class, message});
+      return delivered ? Status::ok : Status::connection_lost;
+    }
+    const FenceBytes bytes = encode_fence(message);
+    PeerHeader header = header_to(receiver, PeerFrame::fence);
+    header.chunk = fence_class.kind;
+    header.sequence = fence_class.detail;
+    header.payload_bytes = bytes.size();
+    return link->send({header, std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()), nullptr});
+  } catch (...) {
+    return Status::out_of_memory;
+  }
+}
+
+bool Membership::next_fence_event(FenceEvent* event) {
+  const std::lock_guard lock(mutex_);
+  if (fence_events_.empty()) return false;
+  *event = fence_events_.front();
+  fence_events_.pop_front();
+  return true;
 }
 
 void Membership::sent(std::uint32_t peer, std::size_t bytes, std::uint64_t written) {
@@ -223,6 +284,7 @@ void Membership::close() {
     peers = std::exchange(peers_, std::vector<Peer>(rank_count_));
     for (Peer& peer : peers_) peer.lost = true;
     records_.clear();
+    fence_events_.clear();
     stored_bytes_ = 0;
   }
   for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -70,6 +71,8 @@ class Membership : public std::enable_shared_from_this<Membership> {
   Status send(std::uint32_t receiver, const RecordKey& key, Bytes record);
   Arrival find(const RecordKey& key, Bytes* record) const;
   void drop(const RecordKey& key);
+  Status send_fence(std::uint32_t receiver, const FenceClass& fence_class, const FenceMessage& message);
+  bool next_fence_event(FenceEvent* event);
   bool flushed() const;
   std::uint64_t buffered_bytes() const;
   // Drops all records, tells the peers, and takes nothing any more.
@@ -90,6 +93,8 @@ class Membership : public std::enable_shared_from_this<Membership> {
   void announce_if_complete(std::unique_lock<std::mutex> lock);
   void announce(std::unique_lock<std::mutex> lock, const std::string& failure);
   bool deliver(std::uint32_t sender, const RecordKey& key, Bytes record);
+  bool deliver(const FenceEvent& event);
+  void note_loss(std::uint32_t peer);
   void store(const RecordKey& key, Bytes record);
 
   const Ticket ticket_;
@@ -104,6 +109,7 @@ class Membership : public std::enable_shared_from_this<Membership> {
   std::uint32_t missing_;  // bindings and proofs
   std::vector<Peer> peers_;
   std::map<RecordKey, Bytes> records_;
+  std::deque<FenceEvent> fence_events_;
   std::uint64_t stored_bytes_ = 0;
   std::uint64_t outgoing_records_ = 0;
   std::uint64_t outgoing_bytes_ = 0;

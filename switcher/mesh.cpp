@@ -26,6 +26,10 @@ class Mesh::MemberChannel final : public Channel {
   }
   Arrival find(const RecordKey& key, Bytes* record) override { return member_->find(key, record); }
   void drop(const RecordKey& key) override { member_->drop(key); }
+  Status send_fence(std::uint32_t receiver, const FenceClass& fence_class, const FenceMessage& message) override {
+    return member_->send_fence(receiver, fence_class, message);
+  }
+  bool next_fence_event(FenceEvent* event) override { return member_->next_fence_event(event); }
   bool flushed() const override { return member_->flushed(); }
   std::uint64_t buffered_bytes() const override { return member_->buffered_bytes(); }
 

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <string_view>
 
+#include "switcher/fence_wire.hpp"
 #include "switcher/limits.hpp"
 
 namespace zipccl::switcher {
@@ -30,6 +31,8 @@ bool valid(const PeerHeader& header) {
       return unnumbered && header.payload_bytes == secret_bytes;
     case PeerFrame::record:
       return header.payload_bytes <= max_record_bytes;
+    case PeerFrame::fence:
+      return header.payload_bytes == fence_message_bytes;
     case PeerFrame::leave:
       return unnumbered && header.payload_bytes == 0;
   }

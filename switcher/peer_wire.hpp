@@ -18,9 +18,10 @@
 //   type    payload
 //   proof   secret of the communicator (16); the first frame from a rank to a rank of this communicator
 //   record  the record
+//   fence   fence message (fence_wire.hpp); chunk and sequence say of which class: kind and detail
 //   leave   none; the sender's channel is destroyed, nothing will follow
 //
-// Chunk and sequence are zero except in records.
+// Chunk and sequence are zero in proof and leave.
 #pragma once
 
 #include <array>
@@ -42,7 +43,7 @@ struct Greeting {
   ProcessId receiver{};
 };
 
-enum class PeerFrame : std::uint8_t { proof = 1, record = 2, leave = 3 };
+enum class PeerFrame : std::uint8_t { proof = 1, record = 2, leave = 3, fence = 4 };
 
 struct PeerHeader {
   PeerFrame type = PeerFrame::record;

@@ -9,6 +9,7 @@
 #include "codec/cuda/cuda_device.hpp"
 #include "codec/cuda/engine.hpp"
 #include "codec/host_engine.hpp"
+#include "codec/job_messages.hpp"
 #include "codec/traits.hpp"
 
 namespace zipccl::codec {
@@ -26,6 +27,10 @@ Status check(cudaError_t error, const char* call) {
                 cudaGetErrorName(error));
   cudaGetLastError();
   return error == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::device_error;
+}
+
+bool is_scratch(const void* memory) {
+  return memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % alignof(std::uint64_t) == 0;
 }
 
 // The driver's calls on the current context. An application has a CUDA runtime of its own beside the one linked in
@@ -175,23 +180,59 @@ class CudaDevice final : public Device {
     return with_device(
         [&] { return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent"); });
   }
+  Status record_external(Event event, Stream stream) override {
+    return with_device([&] {
+      std::uint64_t captured = 0;
+      const Status status = capture(stream, &captured);
+      if (status != Status::ok) return status;
+      const unsigned flags = captured != 0 ? cudaEventRecordExternal : cudaEventRecordDefault;
+      return check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(event), stream, flags),
+                   "cudaEventRecordWithFlags");
+    });
+  }
+  Status wait_external(Event event, Stream stream) override {
+    return with_device([&] {
+      std::uint64_t captured = 0;
+      const Status status = capture(stream, &captured);
+      if (status != Status::ok) return status;
+      const unsigned flags = captured != 0 ? cudaEventWaitExternal : cudaEventWaitDefault;
+      return check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), flags), "cudaStreamWaitEvent");
+    });
+  }
+
+  Status create_stream(Stream* stream) override {
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      int least = 0;
+      int greatest = 0;
+      const Status status =
+          check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+      if (status != Status::ok) return status;
+      return check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
+                   "cudaStreamCreateWithPriority");
+    });
+  }
+  void destroy_stream(Stream stream) override {
+    const CurrentContext current(calls_, context_);
+    const RelaxedCapture relaxed;
+    cudaStreamDestroy(stream);
+  }
 
   Status copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return Status::ok;
     return with_device([&] {
-      return check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+      return check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
     });
   }
-  Status capturing(Stream stream, bool* active) override {
+  // On the legacy stream while another stream captures, the application's mistake, CUDA answers with an error.
+  Status capture(Stream stream, std::uint64_t* id) override {
     return with_device([&] {
       cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-      const cudaError_t error = cudaStreamIsCapturing(stream, &state);
-      // Work on the legacy stream while another stream captures is the application's mistake: whoever sees "active"
-      // leaves the call to NCCL, which reports it.
-      *active = error == cudaErrorStreamCaptureImplicit || state != cudaStreamCaptureStatusNone;
-      if (error != cudaErrorStreamCaptureImplicit) return check(error, "cudaStreamIsCapturing");
-      cudaGetLastError();
-      return Status::ok;
+      unsigned long long number = 0;
+      cudaError_t error = cudaStreamGetCaptureInfo(stream, &state, &number);
+      if (state == cudaStreamCaptureStatusInvalidated) error = cudaErrorStreamCaptureInvalidated;
+      *id = state == cudaStreamCaptureStatusActive ? number : 0;
+      return check(error, "cudaStreamGetCaptureInfo");
     });
   }
   Status synchronize() override {
@@ -204,21 +245,26 @@ class CudaDevice final : public Device {
   Status encode(const EncodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
-    if (job.scratch == nullptr || reinterpret_cast<std::uintptr_t>(job.scratch) % alignof(std::uint64_t) != 0) {
-      return Status::invalid_argument;
-    }
+    if (message_total(job) == 0 && job.outbox == nullptr && job.started_ns == nullptr) return Status::ok;
+    if (!is_scratch(job.scratch)) return Status::invalid_argument;
     return with_device([&] { return check(cuda::launch_encode(job, stream), "encode kernel"); });
   }
   Status decode(const DecodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
-    if (status != Status::ok || job.message_count == 0) return status;
-    if (job.message_count > max_messages) return Status::unsupported;
+    if (status != Status::ok || message_total(job) == 0) return status;
+    if (job.items == nullptr && job.message_count > max_messages) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_decode(job, stream), "decode kernel"); });
   }
   Status patch(const PatchJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
     return with_device([&] { return check(cuda::launch_patch(job, stream), "patch kernel"); });
+  }
+  Status observe(const ObserveJob& job, Stream stream) override {
+    const Status status = validate(job, sizeof(Bf16Traits::Value));
+    if (status != Status::ok) return status;
+    if (!is_scratch(job.scratch)) return Status::invalid_argument;
+    return with_device([&] { return check(cuda::launch_observe(job, stream), "observe kernel"); });
   }
 
  private:
@@ -297,6 +343,7 @@ Status CudaDevice::open(std::string* why) {
   error = cuda::load_encode();
   if (error == cudaSuccess) error = cuda::load_decode();
   if (error == cudaSuccess) error = cuda::load_patch();
+  if (error == cudaSuccess) error = cuda::load_observe();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();
     *why = "this build has no kernels for " + gpu +

@@ -1,413 +1,272 @@
+#include <algorithm>
+
+#include "codec/cuda/encode_tile.cuh"
 #include "codec/cuda/engine.hpp"
+#include "codec/cuda/lists.cuh"
+#include "codec/cuda/ship.cuh"
 #include "codec/cuda/system_scope.cuh"
-#include "codec/cuda/warp.cuh"
-#include "codec/format.hpp"
+#include "codec/job_messages.hpp"
 #include "codec/overflow.hpp"
 
 namespace zipccl::codec::cuda {
 namespace {
 
-// Large blocks, as each costs atomics on the message's few counters; 40 registers a thread.
-constexpr unsigned block_warps = 16;
-constexpr unsigned block_threads = block_warps * lane_count;
-constexpr unsigned blocks_per_multiprocessor = 3;
+constexpr unsigned block_threads = encode_block_warps * lane_count;
+// 40 registers a thread, which all kernels do with but those that must shift values and cannot read where their message
+// lies from the constant cache.
+template <bool aligned, typename Arguments>
+constexpr unsigned blocks_per_multiprocessor = aligned || !Arguments::several ? 3 : 2;
 
-// The job's scratch memory: zero between encodes. All blocks update it; units lie in a cache line of their own.
-struct EncodeCounters {
-  unsigned long long progress;  // finished blocks << escape_bits | escapes of their tiles
-  unsigned long long far_escapes;
-  unsigned long long reserved[14];
-  unsigned long long units;  // given out so far
-  unsigned long long overflow_tiles;
-  unsigned long long unannounced;  // of these: those written but for those counted into the header, modulo 2^64
-};
-static_assert(sizeof(EncodeCounters) <= encode_scratch_bytes);
-constexpr unsigned escape_bits = 40;
-static_assert(max_count < std::uint64_t{1} << escape_bits);
+// A job of one message, in an order that keeps what ordinary blocks read in two lines of the constant cache. Grid: its
+// blocks in x.
+struct SingleArguments {
+  static constexpr bool several = false;
+  MessagePlace place;
+  EncodeShared shared;
+  std::uint32_t only_receiver;
 
-// In an order that keeps what ordinary blocks read in two lines of the constant cache.
-struct EncodeArguments {
-  const std::uint16_t* values;
-  std::uint8_t* message;
-  EncodeCounters* counters;
-  OverflowNotice* notice;
-  std::uint64_t* started_ns;
-  std::uint64_t sequence;
-  Layout layout;
-  std::uint8_t* overflow;
-  const std::uint32_t* release;
-  std::uint32_t chunk;
+  __device__ bool is_first_block() const { return blockIdx.x == 0; }
+  __device__ unsigned message_index() const { return 0; }
+  __device__ const MessagePlace& message(unsigned) const { return place; }
+  __device__ EncodeCounters* counters(unsigned) const { return shared.counters_of(0); }
+  __device__ std::uint32_t receiver(unsigned) const { return only_receiver; }
+  __device__ unsigned block(unsigned) const { return blockIdx.x; }
+  __device__ unsigned blocks(unsigned) const { return gridDim.x; }
 };
 
-// In place of an entry's first unit: the entry is not written, because a release ended the wait for its place.
-constexpr std::uint32_t not_placed = 0xffffffffu;
-static_assert(max_count / tile_values * raw_entry_units < not_placed);
+// Messages of a row. Grid: their blocks in x, messages in y, without the one that is skipped.
+struct RowArguments {
+  static constexpr bool several = true;
+  MessagePlace place;  // of message 0 of the job
+  EncodeShared shared;
+  std::uint64_t value_stride;    // in values
+  std::uint64_t message_stride;  // in bytes
+  std::uint32_t first;           // the launch's first message if none were skipped
+  std::uint32_t skip;
 
-// Shared memory of a warp.
-struct WarpStorage {
-  alignas(16) std::uint8_t exponents[escape_room];  // of the tile's escapes, in escape order
-  alignas(16) std::uint8_t entry[raw_entry_units * unit_bytes];
+  __device__ bool is_first_block() const { return blockIdx.x == 0 && blockIdx.y == 0; }
+  __device__ unsigned message_index() const { return first + blockIdx.y + (first + blockIdx.y >= skip ? 1 : 0); }
+  __device__ MessagePlace message(unsigned index) const {
+    return {place.values + index * value_stride, place.bytes + index * message_stride, place.layout};
+  }
+  __device__ EncodeCounters* counters(unsigned) const { return shared.counters_of(blockIdx.y); }
+  __device__ std::uint32_t receiver(unsigned index) const { return index; }
+  __device__ unsigned block(unsigned) const { return blockIdx.x; }
+  __device__ unsigned blocks(unsigned) const { return gridDim.x; }
 };
 
-// What a warp tells its block of its tile.
-struct TileSummary {
-  unsigned escapes;
-  unsigned far_escapes;
-  unsigned units;  // of the entry that the tile needs, 0 if it needs none
-};
-
-// Keeps the compiler from holding on to what a value was made of beside the value itself, which costs registers.
-__device__ std::uint32_t opaque(std::uint32_t value) {
-  asm("" : "+r"(value));
-  return value;
-}
-
-__device__ unsigned nibble_of(unsigned exponent, unsigned window) {
-  const unsigned below = window - 1 - exponent;
-  const unsigned above = exponent - window - window_exponents;
-  unsigned nibble = nibble_far;
-  if (above < 2) nibble = nibble_above + above;
-  if (below < nibble_below) nibble = below;
-  return exponent == 0 ? nibble_zero : nibble;
-}
-
-// Nibbles of the escapes 2 * pair and 2 * pair + 1, zero for those that do not exist.
-struct NibblePair {
-  unsigned low;
-  unsigned high;
-  __device__ unsigned byte() const { return low | high << 4; }
-};
-
-__device__ NibblePair nibble_pair(const std::uint8_t* exponents, unsigned pair, unsigned escapes, unsigned window) {
-  const unsigned both = 2 * pair < escapes ? reinterpret_cast<const std::uint16_t*>(exponents)[pair] : 0u;
-  return {2 * pair < escapes ? nibble_of(both & 0xff, window) : 0,
-          2 * pair + 1 < escapes ? nibble_of(both >> 8, window) : 0};
-}
-
-// The rank-th largest of the lanes' exponents. Warp-wide.
-__device__ unsigned nth_largest(unsigned exponent, unsigned rank) {
-  const auto enough = [&](unsigned candidate) {
-    return static_cast<unsigned>(__popc(__ballot_sync(all_lanes, exponent >= candidate))) >= rank;
+// Messages of a list. Grid: the blocks of all of them in x.
+template <unsigned capacity>
+struct ListArguments {
+  static constexpr bool several = true;
+  struct Item {
+    const std::uint16_t* values;
+    std::uint8_t* bytes;
+    std::uint64_t count;
+    std::uint32_t receiver;
+    std::uint32_t first_block;
   };
-  // In tensors it is nearly always just below the largest; that fails only for odd data, and then costs little.
-  constexpr unsigned likely_distances = 4;
-  const unsigned largest = __reduce_max_sync(all_lanes, exponent);
-  for (unsigned below = 0; below < likely_distances && below <= largest; ++below) {
-    if (enough(largest - below)) return largest - below;
-  }
-  unsigned result = 0;
-  for (unsigned bit = 0x80; bit != 0; bit >>= 1) {
-    if (enough(result | bit)) result |= bit;
-  }
-  return result;
-}
+  EncodeShared shared;
+  std::uint32_t pool_fraction;
+  std::uint32_t count;
+  Item items[capacity];
 
-// Builds the entry of mode entry and counts far escapes; what exceeds the largest entry is left out, as the tile is raw
-// then. `own` is the nibble pair lane - 2, that is, what the lane's byte of the tail holds in mode tail. Warp-wide.
-__device__ unsigned build_entry(WarpStorage& storage, unsigned escapes, unsigned window, NibblePair own) {
-  const unsigned lane = lane_id();
-  const unsigned lanes_below = (1u << lane) - 1;
-  unsigned end = entry_nibble_bytes(escapes);
-  const unsigned nibble_bytes = end;
-  NibblePair pair = own;
-  for (unsigned index = lane - 2;;) {
-    const unsigned position = index - tail_nibbles_with_entry / 2;
-    if (position < nibble_bytes) storage.entry[position] = static_cast<std::uint8_t>(pair.byte());
-    const unsigned far_low = __ballot_sync(all_lanes, pair.low == nibble_far);
-    const unsigned far_high = __ballot_sync(all_lanes, pair.high == nibble_far);
-    if ((far_low | far_high) != 0) {
-      unsigned next = end + __popc(far_low & lanes_below) + __popc(far_high & lanes_below);
-      if (pair.low == nibble_far) {
-        if (next < max_entry_bytes) storage.entry[next] = storage.exponents[2 * index];
-        ++next;
-      }
-      if (pair.high == nibble_far && next < max_entry_bytes) storage.entry[next] = storage.exponents[2 * index + 1];
-      end += __popc(far_low) + __popc(far_high);
-    }
-    index += lane_count;
-    if (2 * (index - lane) >= escapes) break;
-    pair = nibble_pair(storage.exponents, index, escapes, window);
+  __device__ bool is_first_block() const { return blockIdx.x == 0; }
+  __device__ unsigned message_index() const { return find_item(items, count, blockIdx.x); }
+  __device__ MessagePlace message(unsigned index) const {
+    const Item& item = items[index];
+    return {item.values, item.bytes, Layout::of(item.count, pool_fraction)};
   }
-  if (end + lane < bytes_to_units(end) * unit_bytes && end <= max_entry_bytes) storage.entry[end + lane] = 0;
-  return end - nibble_bytes;
-}
+  __device__ EncodeCounters* counters(unsigned index) const { return shared.counters_of(index); }
+  __device__ std::uint32_t receiver(unsigned index) const { return items[index].receiver; }
+  __device__ unsigned block(unsigned index) const { return blockIdx.x - items[index].first_block; }
+  __device__ unsigned blocks(unsigned index) const {
+    return (index + 1 < count ? items[index + 1].first_block : gridDim.x) - items[index].first_block;
+  }
+};
 
-// Writes all of a tile but, if it needs an entry, its entry and tail: the entry is left in `storage`, the lane's byte
-// of the tail, which lacks the entry's first unit, in `tail_byte`. Warp-wide.
-template <bool aligned>
-__device__ TileSummary encode_tile(const EncodeArguments& arguments, std::uint64_t tile, WarpStorage& storage,
-                                   unsigned& tail_byte) {
-  const unsigned lane = lane_id();
-  const unsigned remaining = remaining_values(arguments.layout.count, tile);
-  std::uint32_t pairs[lane_pairs];
-  load_tile<aligned>(arguments.values + tile * tile_values, remaining, lane, pairs);
+// What a block of a job of several messages works on, in shared memory for the sake of registers.
+struct BlockTask {
+  MessagePlace place;
+  EncodeCounters* counters;
+  unsigned index;  // of the message
+  unsigned block;  // of the message's
+  unsigned blocks;
+};
 
-  uint4* planes = reinterpret_cast<uint4*>(arguments.message + arguments.layout.planes + tile * plane_bytes);
-#pragma unroll
-  for (unsigned half = 0; half < 2; ++half) {
-    std::uint32_t rest[4];
-#pragma unroll
-    for (unsigned i = 0; i < 4; ++i) {
-      const std::uint32_t first = pairs[8 * half + 2 * i];
-      const std::uint32_t second = pairs[8 * half + 2 * i + 1];
-      rest[i] = (__byte_perm(first, second, 0x7531) & 0x80808080u) | (__byte_perm(first, second, 0x6420) & 0x7f7f7f7fu);
-    }
-    planes[half * lane_count + lane] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
-  }
-
-  // From here on a pair is its two exponents, in the low bytes of the halves.
-  std::uint32_t largest_pair = 0;
-#pragma unroll
-  for (unsigned q = 0; q < lane_pairs; q += 2) {
-    pairs[q] = opaque(pairs[q] >> 7 & 0x00ff00ffu);
-    pairs[q + 1] = opaque(pairs[q + 1] >> 7 & 0x00ff00ffu);
-    largest_pair = __vimax3_u16x2(largest_pair, pairs[q], pairs[q + 1]);
-  }
-  const unsigned largest = max(largest_pair & 0xffffu, largest_pair >> 16);
-  // Lanes without a value have 0 and so never count for a top above 0, whatever the rank.
-  const unsigned lanes = remaining >= row_values ? lane_count : (remaining + 7) / 8;
-  const unsigned top = nth_largest(largest, (14 * lanes + lane_count - 1) / lane_count);
-  const unsigned window = max(top, window_exponents - 1) - (window_exponents - 1);
-
-  std::uint32_t codes[lane_pairs];
-  const std::uint32_t minus_window = (0x10000u - window & 0xffffu) * 0x10001u;
-#pragma unroll
-  for (unsigned q = 0; q < lane_pairs; ++q) codes[q] = __viaddmin_u16x2(pairs[q], minus_window, 0x00070007u);
-  if (remaining < tile_values) {
-#pragma unroll
-    for (unsigned q = 0; q < lane_pairs; ++q) {
-      if (pair_index(lane, q) >= remaining) codes[q] = 0;
-      if (pair_index(lane, q) + 1 >= remaining) codes[q] &= 0xffffu;
-    }
-  }
-  std::uint32_t words[3];
-  std::uint32_t* code_words =
-      reinterpret_cast<std::uint32_t*>(arguments.message + arguments.layout.codes + tile * code_bytes);
-#pragma unroll
-  for (unsigned i = 0; i < 3; ++i) {
-    words[i] = codes[i + 12];
-#pragma unroll
-    for (unsigned p = 4; p-- > 0;) words[i] = words[i] * 8 + codes[i + 3 * p];
-    words[i] |= codes[15] << (15 - i) & 0x80008000u;
-    code_words[i * lane_count + lane] = words[i];
-  }
-
-  const std::uint32_t mask = escape_mask(words);
-  const EscapeRanks ranks = rank_escapes(mask, lane);
-  if (ranks.total != 0) {
-    unsigned low_next = shared_address(storage.exponents) + ranks.first;
-    unsigned high_next = low_next + __popc(mask & 0xffffu);
-#pragma unroll
-    for (unsigned q = 0; q < lane_pairs; ++q) {
-      store_byte_if(mask & 1u << q, low_next, pairs[q]);
-      store_byte_if(mask & 0x10000u << q, high_next, pairs[q] >> 16);
-    }
-  }
-  __syncwarp();
-
-  const NibblePair own = nibble_pair(storage.exponents, lane - 2, lane < 2 ? 0 : ranks.total, window);
-  const bool far = own.low == nibble_far || own.high == nibble_far;
-  tail_byte = lane == 0 ? window : own.byte();
-  if (ranks.total <= tail_nibbles && !__any_sync(all_lanes, far)) {
-    if (lane < tail_bytes) {
-      arguments.message[arguments.layout.tails + tile * tail_bytes + lane] = static_cast<std::uint8_t>(tail_byte);
-    }
-    return {ranks.total, 0, 0};
-  }
-  const unsigned far_escapes = build_entry(storage, ranks.total, window, own);
-  const unsigned bytes = entry_nibble_bytes(ranks.total) + far_escapes;
-  if (bytes <= max_entry_bytes) {
-    const unsigned units = bytes_to_units(bytes);
-    if (lane == 1) tail_byte = static_cast<unsigned>(TileMode::entry) | units << tail_units_shift;
-    return {ranks.total, far_escapes, units};
-  }
-  if (lane != 0) tail_byte = lane == 1 ? static_cast<unsigned>(TileMode::raw) : 0;
-  __syncwarp();
-#pragma unroll
-  for (unsigned half = 0; half < 2; ++half) {
-    const std::uint32_t* from = pairs + 8 * half;
-    reinterpret_cast<uint4*>(storage.entry)[half * lane_count + lane] =
-        make_uint4(__byte_perm(from[0], from[1], 0x6420), __byte_perm(from[2], from[3], 0x6420),
-                   __byte_perm(from[4], from[5], 0x6420), __byte_perm(from[6], from[7], 0x6420));
-  }
-  return {ranks.total, far_escapes, raw_entry_units};
-}
-
-// Writes the entry and the tail that encode_tile has left, now that the entry's first unit is known. Warp-wide.
-__device__ void place_entry(const EncodeArguments& arguments, std::uint64_t tile, const WarpStorage& storage,
-                            unsigned units, std::uint32_t first, unsigned tail_byte) {
-  if (first == not_placed) return;
-  const unsigned lane = lane_id();
-  std::uint8_t* entry = arguments.layout.in_pool(first, units)
-                            ? arguments.message + arguments.layout.pool + std::uint64_t{first} * unit_bytes
-                            : arguments.overflow + arguments.layout.overflow_offset(first);
-  for (unsigned i = lane; i < units; i += lane_count) {
-    reinterpret_cast<uint4*>(entry)[i] = reinterpret_cast<const uint4*>(storage.entry)[i];
-  }
-  constexpr unsigned first_byte = tail_bytes - sizeof(first);
-  if (lane >= first_byte) tail_byte = first >> (lane - first_byte) * 8;
-  if (lane < tail_bytes) {
-    arguments.message[arguments.layout.tails + tile * tail_bytes + lane] = static_cast<std::uint8_t>(tail_byte);
+template <typename Arguments>
+__device__ const MessagePlace& place_of(const Arguments& arguments, const BlockTask& task) {
+  if constexpr (Arguments::several) {
+    return task.place;
+  } else {
+    return arguments.place;
   }
 }
 
-// Counts overflow tiles that have been written, by the caller's block, or (negative) all that there are; whoever makes
-// both equal posts the record. For one thread, after all that it counts.
-__device__ void announce(const EncodeArguments& arguments, unsigned long long tiles) {
-  OverflowNotice& notice = *arguments.notice;
-  __threadfence_system();
-  if (atomicAdd(&arguments.counters->unannounced, tiles) + tiles != 0) return;
-  __threadfence_system();
-  if (load_acquire(*arguments.release) == 0) store_release(notice.posted, notice.posted + 1);
-}
+// The functions of rare paths are not inlined: small messages last little longer than it takes to fetch the kernel's
+// instructions once.
 
-// The three functions of rare paths that follow are not inlined: small messages last little longer than it takes to
-// fetch the kernel's instructions once.
-
-// Block-wide, after the block's entries have been written, of which `overflow_tiles` lie in the overflow.
-__device__ __noinline__ void announce_block(const EncodeArguments& arguments, unsigned overflow_tiles) {
+// Block-wide, after the block's tails have been written, of whose entries `overflow_tiles` lie in the overflow.
+__device__ __noinline__ void announce_block(EncodeCounters* counters, unsigned overflow_tiles) {
   if (overflow_tiles == 0) return;
   __syncthreads();
-  if (threadIdx.x == 0) announce(arguments, overflow_tiles);
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  atomicAdd(&counters->announced, overflow_tiles);
 }
 
-// For the thread that writes the header.
-__device__ __noinline__ void announce_total(const EncodeArguments& arguments, std::uint64_t entry_units,
-                                            std::uint64_t overflow_tiles) {
-  // Not while the CPU thread may still read what the fields say of the previous record.
-  if (load_acquire(*arguments.release) == 0) {
-    arguments.notice->sequence = arguments.sequence;
-    arguments.notice->bytes = arguments.layout.overflow_bytes(entry_units);
-    arguments.notice->chunk = arguments.chunk;
-  }
-  announce(arguments, 0 - overflow_tiles);
-}
-
-// Waits, in one lane, until the overflow buffer's previous record has been shipped; false if released. Warp-wide.
-__device__ __noinline__ bool wait_for_overflow(const EncodeArguments& arguments) {
-  bool free = true;
-  if (lane_id() == 0) {
-    const std::uint64_t posted = arguments.notice->posted;
-    free = wait_unless_released(*arguments.release, [&] { return load_acquire(arguments.notice->drained) == posted; });
-  }
-  return __any_sync(all_lanes, lane_id() == 0 && free);
-}
-
-__device__ void write_header(const EncodeArguments& arguments, std::uint64_t escapes) {
-  EncodeCounters& counters = *arguments.counters;
+// Returns whether the message has overflow. For one thread. Not inlined for the sake of the kernel's registers; by
+// value, as reading arguments through a pointer takes long.
+__device__ __noinline__ bool write_header(std::uint8_t* message, EncodeCounters* counters, std::uint64_t count,
+                                          std::uint32_t pool_units, std::uint64_t escapes, std::uint32_t chunk,
+                                          std::uint64_t sequence, const std::uint64_t* sequence_counter,
+                                          unsigned long long* message_counter) {
   MessageHeader header{};
   header.magic = format_magic;
   header.version = format_version;
   header.dtype = static_cast<std::uint8_t>(Dtype::bfloat16);
-  header.count = arguments.layout.count;
-  header.sequence = arguments.sequence;
-  header.chunk = arguments.chunk;
-  header.pool_units = arguments.layout.pool_units;
-  header.entry_units = atomicExch(&counters.units, 0);
+  header.count = count;
+  header.sequence = sequence;
+  if (sequence_counter != nullptr) header.sequence += *sequence_counter;
+  if (message_counter != nullptr) header.sequence = point_to_point_sequences + atomicAdd(message_counter, 1ull);
+  header.chunk = chunk;
+  header.pool_units = pool_units;
+  header.entry_units = atomicExch(&counters->units, 0);
   header.escapes = escapes;
-  header.far_escapes = atomicExch(&counters.far_escapes, 0);
-  header.overflow_tiles = atomicExch(&counters.overflow_tiles, 0);
-  counters.progress = 0;
-  *reinterpret_cast<MessageHeader*>(arguments.message) = header;
-  if (arguments.notice != nullptr && header.overflow_tiles != 0) {
-    announce_total(arguments, header.entry_units, header.overflow_tiles);
-  }
+  header.far_escapes = atomicExch(&counters->far_escapes, 0);
+  header.overflow_tiles = atomicExch(&counters->overflow_tiles, 0);
+  counters->progress = 0;
+  *reinterpret_cast<MessageHeader*>(message) = header;
+  return header.overflow_tiles != 0;
 }
 
 // Takes units for the entries of a block's tiles: a block asks once, as units are given out through one address. The
-// first unit of each is returned in the lane of its warp's number, and how many of them lie in the overflow, which may
-// be written then, in `overflow_tiles`. Warp-wide, for one warp of the block.
-__device__ std::uint32_t take_units(const EncodeArguments& arguments, const TileSummary* summaries,
+// first unit of each is returned in the lane of its warp's number, and how many of them lie in the overflow in
+// `overflow_tiles`. Warp-wide, for one warp of the block.
+__device__ std::uint32_t take_units(const Layout& layout, EncodeCounters& counters, const TileSummary* summaries,
                                     unsigned& overflow_tiles) {
   const unsigned lane = lane_id();
-  const unsigned units = lane < block_warps ? summaries[lane].units : 0;
+  const unsigned units = lane < encode_block_warps ? summaries[lane].units : 0;
   unsigned end = units;
 #pragma unroll
-  for (unsigned distance = 1; distance < block_warps; distance *= 2) {
+  for (unsigned distance = 1; distance < encode_block_warps; distance *= 2) {
     const unsigned below = __shfl_up_sync(all_lanes, end, distance);
     if (lane >= distance) end += below;
   }
   unsigned long long base = 0;
-  if (lane == block_warps - 1) base = atomicAdd(&arguments.counters->units, end);
-  std::uint32_t first = static_cast<std::uint32_t>(__shfl_sync(all_lanes, base, block_warps - 1)) + end - units;
-  const bool overflows = units != 0 && !arguments.layout.in_pool(first, units);
-  overflow_tiles = __popc(__ballot_sync(all_lanes, overflows));
-  if (overflow_tiles != 0) {
-    if (lane == 0) atomicAdd(&arguments.counters->overflow_tiles, overflow_tiles);
-    if (arguments.notice != nullptr && !wait_for_overflow(arguments) && overflows) first = not_placed;
-  }
+  if (lane == encode_block_warps - 1) base = atomicAdd(&counters.units, end);
+  const std::uint32_t first =
+      static_cast<std::uint32_t>(__shfl_sync(all_lanes, base, encode_block_warps - 1)) + end - units;
+  overflow_tiles = __popc(__ballot_sync(all_lanes, units != 0 && !layout.in_pool(first, units)));
+  if (overflow_tiles != 0 && lane == 0) atomicAdd(&counters.overflow_tiles, overflow_tiles);
   return first;
 }
 
 // Adds a block's tiles to the message's totals; returns, in the first lane, EncodeCounters::progress with the block
 // included. Warp-wide, for one warp of the block.
-__device__ unsigned long long add_totals(const EncodeArguments& arguments, const TileSummary* summaries,
-                                         bool has_entries) {
+__device__ unsigned long long add_totals(EncodeCounters& counters, const TileSummary* summaries, bool has_entries) {
   const unsigned lane = lane_id();
-  const unsigned escapes = __reduce_add_sync(all_lanes, lane < block_warps ? summaries[lane].escapes : 0);
-  const unsigned far_escapes = __reduce_add_sync(all_lanes, lane < block_warps ? summaries[lane].far_escapes : 0);
+  const unsigned escapes = __reduce_add_sync(all_lanes, lane < encode_block_warps ? summaries[lane].escapes : 0);
+  const unsigned far_escapes =
+      __reduce_add_sync(all_lanes, lane < encode_block_warps ? summaries[lane].far_escapes : 0);
   if (lane != 0) return 0;
-  if (far_escapes != 0) atomicAdd(&arguments.counters->far_escapes, far_escapes);
+  if (far_escapes != 0) atomicAdd(&counters.far_escapes, far_escapes);
   if (has_entries) __threadfence();  // the last block must see what this one took and added before
   const unsigned long long block = (1ull << escape_bits) + escapes;
-  return atomicAdd(&arguments.counters->progress, block) + block;
+  return atomicAdd(&counters.progress, block) + block;
 }
 
-template <bool aligned>
-__global__ void __launch_bounds__(block_threads, blocks_per_multiprocessor)
-    encode_kernel(const __grid_constant__ EncodeArguments arguments) {
-  __shared__ WarpStorage storage[block_warps];
-  __shared__ TileSummary summaries[block_warps];
-  __shared__ std::uint32_t first_units[block_warps];
+template <bool aligned, typename Arguments>
+__global__ void __launch_bounds__(block_threads, (blocks_per_multiprocessor<aligned, Arguments>))
+    encode_kernel(const __grid_constant__ Arguments arguments) {
+  __shared__ TileSummary summaries[encode_block_warps];
+  __shared__ std::uint32_t first_units[encode_block_warps];
   __shared__ unsigned overflow_tiles;  // of the block; valid if one of its tiles has an entry
 
-  if (arguments.started_ns != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *arguments.started_ns = global_timer();
+  const EncodeShared& shared = arguments.shared;
+  if (arguments.is_first_block() && threadIdx.x == 0) {
+    if (shared.started_ns != nullptr) *shared.started_ns = global_timer();
+    if (shared.counts_start) add_relaxed(shared.outbox->started, 1);
+  }
+  __shared__ BlockTask task;
+  if constexpr (Arguments::several) {
+    if (threadIdx.x == 0) {
+      const unsigned index = arguments.message_index();
+      task = {arguments.message(index), arguments.counters(index), index, arguments.block(index),
+              arguments.blocks(index)};
+    }
+    __syncthreads();
+  }
+  const MessagePlace& message = place_of(arguments, task);
+  const auto counters = [&]() -> EncodeCounters& {
+    return Arguments::several ? *task.counters : *arguments.counters(0);
+  };
   const unsigned warp = warp_id();
-  const std::uint64_t tile = std::uint64_t{blockIdx.x} * block_warps + warp;
+  WarpStorage* storage = block_storage();
+  const std::uint64_t tile = std::uint64_t{Arguments::several ? task.block : blockIdx.x} * encode_block_warps + warp;
   TileSummary summary{};
   unsigned tail_byte = 0;
-  if (tile < arguments.layout.tiles) summary = encode_tile<aligned>(arguments, tile, storage[warp], tail_byte);
+  if (tile < message.layout.tiles) summary = encode_tile<aligned>(message, tile, storage[warp], tail_byte);
   if (lane_id() == 0) summaries[warp] = summary;
   const bool has_entries = __syncthreads_or(summary.units != 0) != 0;
   if (has_entries) {
     if (warp == 0) {
       unsigned overflowing = 0;
-      const std::uint32_t first = take_units(arguments, summaries, overflowing);
-      if (lane_id() < block_warps) first_units[lane_id()] = first;
+      const std::uint32_t first = take_units(message.layout, counters(), summaries, overflowing);
+      if (lane_id() < encode_block_warps) first_units[lane_id()] = first;
       if (lane_id() == 0) overflow_tiles = overflowing;
     }
     __syncthreads();
   }
   unsigned long long progress = 0;
-  if (warp == 0) progress = add_totals(arguments, summaries, has_entries);
+  if (warp == 0) progress = add_totals(counters(), summaries, has_entries);
   if (summary.units != 0) {
-    place_entry(arguments, tile, storage[warp], summary.units, first_units[warp], tail_byte);
+    place_entry(message, shared.overflow, tile, storage[warp], summary.units, first_units[warp], tail_byte);
   }
-  if (has_entries && arguments.notice != nullptr) announce_block(arguments, overflow_tiles);
+  if (has_entries && shared.outbox != nullptr) announce_block(&counters(), overflow_tiles);
   // Looked at last: it takes its time.
-  if (progress >> escape_bits == gridDim.x) {
+  bool overflows = false;
+  if (progress >> escape_bits == (Arguments::several ? task.blocks : gridDim.x)) {
     __threadfence();
-    write_header(arguments, progress & ((1ull << escape_bits) - 1));
+    overflows = write_header(message.bytes, &counters(), message.layout.count, message.layout.pool_units,
+                             progress & ((1ull << escape_bits) - 1), shared.chunk, shared.sequence,
+                             shared.sequence_counter, shared.message_counter);
   }
+  if (shared.outbox != nullptr && __syncthreads_or(overflows) != 0)
+    ship(arguments, Arguments::several ? task.index : 0);
 }
 
-}  // namespace
+// A job without messages, which counts all the same.
+__global__ void start_kernel(std::uint64_t* started, std::uint64_t* started_ns) {
+  if (started_ns != nullptr) *started_ns = global_timer();
+  if (started != nullptr) add_relaxed(*started, 1);
+}
 
-cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream) {
-  EncodeArguments arguments{};
-  arguments.values = static_cast<const std::uint16_t*>(job.values);
-  arguments.message = static_cast<std::uint8_t*>(job.message);
-  arguments.overflow = static_cast<std::uint8_t*>(job.overflow);
-  arguments.counters = static_cast<EncodeCounters*>(job.scratch);
-  arguments.layout = Layout::of(job.count, job.pool_fraction);
-  arguments.sequence = job.sequence;
-  arguments.chunk = job.chunk;
-  arguments.notice = job.notice;
-  arguments.release = job.release;
-  arguments.started_ns = job.started_ns;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(job.values) % sizeof(uint4) == 0;
-  const std::uint64_t blocks = (arguments.layout.tiles + block_warps - 1) / block_warps;
-  const dim3 grid(blocks == 0 ? 1 : static_cast<unsigned>(blocks));
+EncodeShared shared_arguments(const EncodeJob& job) {
+  EncodeShared shared{};
+  shared.counters = static_cast<std::uint8_t*>(job.scratch);
+  shared.outbox = job.outbox;
+  shared.started_ns = job.started_ns;
+  shared.sequence = job.sequence;
+  shared.sequence_counter = job.sequence_counter;
+  shared.message_counter = reinterpret_cast<unsigned long long*>(job.message_counter);
+  shared.chunk = job.chunk;
+  shared.counts_start = job.outbox != nullptr;
+  shared.overflow = job.outbox == nullptr ? static_cast<std::uint8_t*>(job.overflow) : nullptr;
+  shared.outbox_capacity = job.outbox_capacity;
+  shared.outbox_lock = job.outbox_lock;
+  shared.release = job.release;
+  return shared;
+}
+
+// For a launch that is not the job's first.
+void forget_start(EncodeShared& shared) {
+  shared.started_ns = nullptr;
+  shared.counts_start = false;
+}
+
+template <typename Arguments>
+cudaError_t launch(const Arguments& arguments, dim3 grid, bool aligned, cudaStream_t stream) {
   if (aligned) {
     encode_kernel<true><<<grid, block_threads, 0, stream>>>(arguments);
   } else {
@@ -416,10 +275,89 @@ cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+cudaError_t launch_nothing(const EncodeJob& job, cudaStream_t stream) {
+  start_kernel<<<1, 1, 0, stream>>>(job.outbox == nullptr ? nullptr : &job.outbox->started, job.started_ns);
+  return cudaGetLastError();
+}
+
+MessagePlace first_place(const EncodeJob& job) {
+  return {static_cast<const std::uint16_t*>(job.values), static_cast<std::uint8_t*>(job.message),
+          Layout::of(job.count, job.pool_fraction)};
+}
+
+cudaError_t launch_single(const EncodeJob& job, cudaStream_t stream) {
+  SingleArguments arguments{};
+  arguments.place = first_place(job);
+  arguments.shared = shared_arguments(job);
+  arguments.only_receiver = job.broadcast ? all_receivers : 0;
+  return launch(arguments, blocks_of(arguments.place.layout.tiles, encode_block_warps), is_aligned(job.values), stream);
+}
+
+cudaError_t launch_row(const EncodeJob& job, cudaStream_t stream) {
+  RowArguments arguments{};
+  arguments.place = first_place(job);
+  arguments.shared = shared_arguments(job);
+  arguments.value_stride = job.value_stride / sizeof(std::uint16_t);
+  arguments.message_stride = job.message_stride;
+  arguments.skip = job.skip;
+  const bool aligned = is_aligned(job.values) && job.value_stride % sizeof(uint4) == 0;
+  const std::uint32_t messages = job.message_count - (job.skip < job.message_count ? 1 : 0);
+  while (arguments.first < messages) {
+    const std::uint32_t part = std::min(messages - arguments.first, encode_scratch_messages);
+    const dim3 grid(blocks_of(arguments.place.layout.tiles, encode_block_warps), part);
+    if (const cudaError_t error = launch(arguments, grid, aligned, stream); error != cudaSuccess) return error;
+    arguments.first += part;
+    forget_start(arguments.shared);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch_list(const EncodeJob& job, cudaStream_t stream) {
+  return launch_parts<ListArguments>(
+      job.item_count, [&](auto& arguments, std::uint32_t first, std::uint32_t part, bool) {
+        arguments.shared = shared_arguments(job);
+        if (first != 0) forget_start(arguments.shared);
+        arguments.pool_fraction = job.pool_fraction;
+        arguments.count = part;
+        std::uint32_t blocks = 0;
+        bool aligned = true;
+        for (std::uint32_t i = 0; i < part; ++i) {
+          const EncodeItem& item = job.items[first + i];
+          arguments.items[i] = {static_cast<const std::uint16_t*>(item.values),
+                                static_cast<std::uint8_t*>(item.message), item.count, item.receiver, blocks};
+          blocks += blocks_of(Layout::of(item.count, 0).tiles, encode_block_warps);
+          aligned = aligned && is_aligned(item.values);
+        }
+        return launch(arguments, blocks, aligned, stream);
+      });
+}
+
+}  // namespace
+
+cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream) {
+  std::uint32_t messages = message_total(job);
+  if (job.items == nullptr && job.skip < job.message_count) --messages;
+  if (messages == 0) return launch_nothing(job, stream);
+  if (job.items != nullptr) return launch_list(job, stream);
+  return job.message_count == 1 ? launch_single(job, stream) : launch_row(job, stream);
+}
+
 cudaError_t load_encode() {
-  cudaFuncAttributes attributes{};
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, encode_kernel<true>);
-  return error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, encode_kernel<false>);
+  cudaError_t error = cudaSuccess;
+  const auto load = [&](auto kernel) {
+    cudaFuncAttributes attributes{};
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  };
+  load(encode_kernel<true, SingleArguments>);
+  load(encode_kernel<false, SingleArguments>);
+  load(encode_kernel<true, RowArguments>);
+  load(encode_kernel<false, RowArguments>);
+  load(encode_kernel<true, ListArguments<small_list>>);
+  load(encode_kernel<false, ListArguments<small_list>>);
+  load(encode_kernel<true, ListArguments<large_list>>);
+  load(encode_kernel<false, ListArguments<large_list>>);
+  load(start_kernel);
+  return error;
 }
 
 }  // namespace zipccl::codec::cuda

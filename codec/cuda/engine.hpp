@@ -1,5 +1,5 @@
-// Kernel launches of the CUDA engine; CudaDevice is their only user. Jobs have been validated. Every call enqueues one
-// kernel on the stream of the current device and returns.
+// Kernel launches of the CUDA engine; CudaDevice is their only user. Jobs have been validated. Every call enqueues
+// kernels, nearly always one, on the stream of the current device and returns.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,10 +12,12 @@ namespace zipccl::codec::cuda {
 cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream);
 cudaError_t launch_decode(const DecodeJob& job, cudaStream_t stream);
 cudaError_t launch_patch(const PatchJob& job, cudaStream_t stream);
+cudaError_t launch_observe(const ObserveJob& job, cudaStream_t stream);
 
 // Load the kernels' code onto the current device, which a first launch would otherwise do, waiting for whatever runs.
 cudaError_t load_encode();
 cudaError_t load_decode();
 cudaError_t load_patch();
+cudaError_t load_observe();
 
 }  // namespace zipccl::codec::cuda

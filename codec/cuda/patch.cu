@@ -12,16 +12,25 @@ namespace {
 constexpr unsigned block_warps = 16;
 constexpr unsigned block_threads = block_warps * lane_count;
 
-struct PatchArguments {
-  MessageRow row;
-  std::uint32_t message_count;
+// What the launches of a job share. Those of a list's parts add up; only the last one counts as the job.
+struct PatchShared {
+  ReceivedChecks checks;
+  MessageSummary* summaries;
   Mailbox* mailbox;
   std::uint64_t mailbox_capacity;
   std::uint8_t* room;
   const std::uint32_t* release;
   ExchangeCounters* counters;
   const std::uint64_t* started_ns;
-  std::uint64_t ticket;
+  unsigned long long* advance;
+  bool first;
+  bool last;
+};
+
+template <typename Messages>
+struct PatchArguments {
+  PatchShared shared;
+  Messages messages;
 };
 
 // A fault with its place, so that the first message's is the least.
@@ -38,31 +47,39 @@ struct BlockState {
   unsigned long long fault;
   std::uint64_t overflow_bytes;
   std::uint64_t wait_ns;
-  unsigned good_messages;
+  unsigned long long values;
   unsigned overflow_messages;
   unsigned to_patch[block_warps];  // bit i of word w: message 32 w + i of the round
   Status answer;                   // of the CPU thread to the last request
 };
 
-// Asks for one piece and waits for it. `record_bytes` is what the message's header announces. For one thread.
-__device__ Status request_piece(const PatchArguments& arguments, unsigned sender, std::uint64_t offset,
-                                std::uint64_t record_bytes, std::uint64_t& wait_ns) {
-  Mailbox& mailbox = *arguments.mailbox;
-  mailbox.sequence = arguments.row.sequence;
+// One message's record.
+struct Record {
+  std::uint32_t sender;
+  std::uint32_t chunk;
+  std::uint64_t sequence;
+  std::uint64_t bytes;  // what the message's header announces
+};
+
+// Asks for one piece and waits for it. For one thread.
+__device__ Status request_piece(const PatchShared& shared, const Record& record, std::uint64_t offset,
+                                std::uint64_t& wait_ns) {
+  if (load_acquire(*shared.release) != 0) return Status::aborted;
+  Mailbox& mailbox = *shared.mailbox;
+  mailbox.sequence = record.sequence;
   mailbox.offset = offset;
-  mailbox.chunk = arguments.row.chunk;
-  mailbox.sender = sender;
+  mailbox.chunk = record.chunk;
+  mailbox.sender = record.sender;
   const std::uint64_t ticket = mailbox.ticket + 1;
   store_release(mailbox.ticket, ticket);
   const std::uint64_t begin = global_timer();
-  const bool answered =
-      wait_unless_released(*arguments.release, [&] { return load_acquire(mailbox.answered) == ticket; });
+  const bool answered = wait_unless_released(*shared.release, [&] { return load_acquire(mailbox.answered) == ticket; });
   wait_ns += global_timer() - begin;
   if (!answered) return Status::aborted;
   const Status status = static_cast<Status>(mailbox.status);
   if (status != Status::ok) return status;
-  const bool expected = mailbox.record_bytes == record_bytes &&
-                        mailbox.piece_bytes == std::min(arguments.mailbox_capacity, record_bytes - offset);
+  const bool expected = mailbox.record_bytes == record.bytes &&
+                        mailbox.piece_bytes == std::min(shared.mailbox_capacity, record.bytes - offset);
   return expected ? Status::ok : Status::bad_totals;
 }
 
@@ -83,86 +100,86 @@ __device__ void copy_piece(uint4* to, const uint4* from, std::uint64_t vectors) 
   }
 }
 
-// Brings a record into the room. Block-wide.
-__device__ Status gather_record(const PatchArguments& arguments, unsigned sender, std::uint64_t bytes,
-                                BlockState& state) {
-  for (std::uint64_t offset = 0; offset < bytes; offset += arguments.mailbox_capacity) {
-    if (threadIdx.x == 0) {
-      state.answer = load_acquire(*arguments.release) != 0
-                         ? Status::aborted
-                         : request_piece(arguments, sender, offset, bytes, state.wait_ns);
-    }
-    __syncthreads();
-    if (state.answer != Status::ok) return state.answer;
-    copy_piece(reinterpret_cast<uint4*>(arguments.room + offset), reinterpret_cast<const uint4*>(arguments.mailbox + 1),
-               std::min(arguments.mailbox_capacity, bytes - offset) / sizeof(uint4));
-    __syncthreads();
-  }
-  return Status::ok;
-}
-
-// Whether the lane's tile has an entry in the overflow, by its tail alone.
-__device__ bool lies_in_overflow(const Layout& layout, const std::uint8_t* message, unsigned tile) {
+// Whether the lane's tile has an entry that starts in the piece, by its tail alone.
+__device__ bool starts_in(const OverflowPiece& piece, const ReceivedPlace& message, std::uint64_t tile) {
+  const Layout& layout = message.layout;
   if (tile >= layout.tiles) return false;
-  const std::uint32_t* tail =
-      reinterpret_cast<const std::uint32_t*>(message + layout.tails + std::uint64_t{tile} * tail_bytes);
+  const std::uint32_t* tail = reinterpret_cast<const std::uint32_t*>(message.bytes + layout.tails + tile * tail_bytes);
   const unsigned kind = tail[0] >> 8 & 0xff;
+  const std::uint32_t first = tail[tail_bytes / sizeof(*tail) - 1];
   const TileMode mode = static_cast<TileMode>(kind & 3);
   const unsigned units = mode == TileMode::raw ? raw_entry_units : kind >> tail_units_shift;
-  return mode != TileMode::tail && !layout.in_pool(tail[tail_bytes / sizeof(*tail) - 1], units);
+  if (mode == TileMode::tail || layout.in_pool(first, units)) return false;
+  const std::uint64_t offset = layout.overflow_offset(first);
+  return offset >= piece.begin && offset - piece.begin < piece.step;
 }
 
-// Decodes the tiles of message `index` whose entries lie in `record`. Block-wide.
-__device__ void decode_overflow(const MessageRow& row, const OverflowPiece& record, unsigned index,
-                                std::uint8_t* distances, BlockState& state) {
-  for (unsigned first = warp_id() * lane_count; first < row.layout.tiles; first += block_threads) {
-    unsigned found = __ballot_sync(all_lanes, lies_in_overflow(row.layout, row.message(index), first + lane_id()));
+// Decodes the tiles of message `index` whose entries start in the piece. Block-wide.
+__device__ void decode_piece(const ReceivedPlace& message, const OverflowPiece& piece, unsigned index,
+                             MessageSummary* summaries, std::uint8_t* distances, BlockState& state) {
+  for (std::uint64_t first = warp_id() * lane_count; first < message.layout.tiles; first += block_threads) {
+    unsigned found = __ballot_sync(all_lanes, starts_in(piece, message, first + lane_id()));
     while (found != 0) {
       const unsigned lowest = __ffs(static_cast<int>(found)) - 1;
       found &= found - 1;
-      const TileFate fate = decode_tile<false, true>(row, record, index, first + lowest, distances);
+      const TileFate fate = decode_tile<false, true>(message, piece, first + lowest, distances);
       __syncwarp();  // before the next tile's distances
       if (fate == TileFate::corrupt && lane_id() == 0) {
         constexpr auto bad_tile = static_cast<std::int32_t>(Status::bad_tile);
         atomicMin(&state.fault, fault_of(index, bad_tile));
-        if (row.summaries != nullptr) row.summaries[index].status = bad_tile;
+        if (summaries != nullptr) summaries[index].status = bad_tile;
       }
     }
   }
-  __syncthreads();  // before the next record overwrites the room
+  __syncthreads();  // before the next piece overwrites the room
 }
 
 // False if no further message can be patched. Block-wide.
-__device__ bool patch_message(const PatchArguments& arguments, unsigned index, std::uint8_t* distances,
-                              BlockState& state) {
-  const MessageRow& row = arguments.row;
-  const auto* header = reinterpret_cast<const MessageHeader*>(row.message(index));
-  const std::uint64_t bytes = row.layout.overflow_bytes(header->entry_units);
-  const Status status = gather_record(arguments, index, bytes, state);
-  if (status != Status::ok) {
-    if (threadIdx.x == 0) atomicMin(&state.fault, fault_of(index, static_cast<std::int32_t>(status)));
-    return false;
+__device__ bool patch_message(const PatchShared& shared, const ReceivedPlace& message, unsigned index,
+                              std::uint32_t sender, std::uint8_t* distances, BlockState& state) {
+  const MessageHeader& header = message.header();
+  const Record record{sender, header.chunk, header.sequence, message.layout.overflow_bytes(header.entry_units)};
+  // Pieces overlap by the largest entry, so that every entry lies in one of them as a whole.
+  const std::uint64_t step = shared.mailbox_capacity - max_overflow_entry_bytes;
+  for (std::uint64_t offset = 0;; offset += step) {
+    if (threadIdx.x == 0) state.answer = request_piece(shared, record, offset, state.wait_ns);
+    __syncthreads();
+    if (state.answer != Status::ok) {
+      if (threadIdx.x == 0) atomicMin(&state.fault, fault_of(index, static_cast<std::int32_t>(state.answer)));
+      return false;
+    }
+    const std::uint64_t size = std::min(shared.mailbox_capacity, record.bytes - offset);
+    const bool last = offset + size == record.bytes;
+    copy_piece(reinterpret_cast<uint4*>(shared.room), reinterpret_cast<const uint4*>(shared.mailbox + 1),
+               size / sizeof(uint4));
+    __syncthreads();
+    decode_piece(message, {shared.room, offset, last ? size : step, size}, index, shared.summaries, distances, state);
+    if (last) break;
   }
-  if (threadIdx.x == 0) state.overflow_bytes += bytes;
-  decode_overflow(row, {arguments.room, 0, bytes, bytes}, index, distances, state);
+  if (threadIdx.x == 0) state.overflow_bytes += record.bytes;
   return true;
 }
 
 // Looks at the header of the lane's message; returns whether its overflow is to be patched. Warp-wide.
-__device__ bool examine(const PatchArguments& arguments, unsigned index, BlockState& state) {
-  const MessageRow& row = arguments.row;
+template <typename Messages>
+__device__ bool examine(const PatchArguments<Messages>& arguments, unsigned index, BlockState& state) {
+  const Messages& messages = arguments.messages;
   bool good = false;
   bool overflows = false;
   unsigned long long escapes = 0;
-  if (index - lane_id() >= arguments.message_count) return false;
-  if (index < arguments.message_count) {
-    const std::int32_t told = row.summaries == nullptr ? 0 : row.summaries[index].status;
-    const MessageHeader& header = *reinterpret_cast<const MessageHeader*>(row.message(index));
-    const Status status = check_header(header, Dtype::bfloat16, row.layout, row.sequence, row.chunk);
+  unsigned long long values = 0;
+  if (index - lane_id() >= messages.count) return false;
+  if (index < messages.count) {
+    const MessageSummary* summaries = arguments.shared.summaries;
+    const std::int32_t told = summaries == nullptr ? 0 : summaries[index].status;
+    const ReceivedPlace message = messages.place(index);
+    const MessageHeader& header = message.header();
+    const Status status = arguments.shared.checks.check(header, message.layout);
     good = status == Status::ok;
     if (good) {
+      values = message.layout.count;
       escapes = header.escapes;
-      overflows = header.entry_units > row.layout.pool_units;
+      overflows = header.entry_units > message.layout.pool_units;
     }
     if (told != 0 || !good) {
       atomicMin(&state.fault, fault_of(index, told != 0 ? told : static_cast<std::int32_t>(status)));
@@ -171,22 +188,22 @@ __device__ bool examine(const PatchArguments& arguments, unsigned index, BlockSt
 #pragma unroll
   for (unsigned distance = lane_count / 2; distance > 0; distance /= 2) {
     escapes += __shfl_down_sync(all_lanes, escapes, distance);
+    values += __shfl_down_sync(all_lanes, values, distance);
   }
-  const unsigned good_messages = __popc(__ballot_sync(all_lanes, good));
   const unsigned overflow_messages = __popc(__ballot_sync(all_lanes, overflows));
-  if (lane_id() == 0 && good_messages != 0) {
+  if (lane_id() == 0 && values != 0) {
     atomicAdd(&state.escapes, escapes);
-    atomicAdd(&state.good_messages, good_messages);
+    atomicAdd(&state.values, values);
     atomicAdd(&state.overflow_messages, overflow_messages);
   }
-  return overflows && index != row.skip;
+  return overflows && !messages.skips(index);
 }
 
-// Adds the job to the communicator's counters. For one thread.
-__device__ void publish(const PatchArguments& arguments, const BlockState& state) {
+// Adds the launch to the communicator's counters. For one thread.
+__device__ void publish(const PatchShared& shared, const BlockState& state) {
   const ExchangeCounters& before = state.counters;
-  ExchangeCounters& counters = *arguments.counters;
-  counters.values = before.values + state.good_messages * arguments.row.layout.count;
+  ExchangeCounters& counters = *shared.counters;
+  counters.values = before.values + state.values;
   counters.escapes = before.escapes + state.escapes;
   if (state.overflow_messages != 0) {
     counters.overflow_messages = before.overflow_messages + state.overflow_messages;
@@ -196,15 +213,21 @@ __device__ void publish(const PatchArguments& arguments, const BlockState& state
   if (state.fault != no_fault && before.status == static_cast<std::int32_t>(Status::ok)) {
     counters.status = static_cast<std::int32_t>(state.fault);
   }
-  if (arguments.started_ns != nullptr) {
+  if (!shared.last) return;
+  if (shared.started_ns != nullptr) {
     counters.exchange_ns = before.exchange_ns + (global_timer() - state.started_ns);
   }
-  store_release(counters.finished, std::max(before.finished, arguments.ticket));
+  store_release(counters.finished, before.finished + 1);
+  if (shared.advance != nullptr) atomicAdd(shared.advance, 1ull);
 }
 
-__global__ void __launch_bounds__(block_threads, 1) patch_kernel(const __grid_constant__ PatchArguments arguments) {
+template <typename Messages>
+__global__ void __launch_bounds__(block_threads, 1)
+    patch_kernel(const __grid_constant__ PatchArguments<Messages> arguments) {
   __shared__ __align__(16) std::uint8_t distances[block_warps][escape_room];
   __shared__ BlockState state;
+  const PatchShared& shared = arguments.shared;
+  const Messages& messages = arguments.messages;
 
   constexpr unsigned counter_vectors = sizeof(ExchangeCounters) / sizeof(uint4);
   if (threadIdx.x == 0) {
@@ -212,7 +235,7 @@ __global__ void __launch_bounds__(block_threads, 1) patch_kernel(const __grid_co
     state.fault = no_fault;
     state.overflow_bytes = 0;
     state.wait_ns = 0;
-    state.good_messages = 0;
+    state.values = 0;
     state.overflow_messages = 0;
   }
   __syncthreads();
@@ -220,48 +243,79 @@ __global__ void __launch_bounds__(block_threads, 1) patch_kernel(const __grid_co
   const unsigned last_lane = threadIdx.x - (block_threads - lane_count);
   if (last_lane < counter_vectors) {
     reinterpret_cast<uint4*>(&state.counters)[last_lane] =
-        __ldcv(reinterpret_cast<const uint4*>(arguments.counters) + last_lane);
-  } else if (last_lane == counter_vectors && arguments.started_ns != nullptr) {
-    state.started_ns = *arguments.started_ns;
+        __ldcv(reinterpret_cast<const uint4*>(shared.counters) + last_lane);
+  } else if (last_lane == counter_vectors && shared.started_ns != nullptr) {
+    state.started_ns = *shared.started_ns;
   }
 
   bool ended = false;
-  for (unsigned first = 0; first < arguments.message_count; first += block_threads) {
+  for (unsigned first = 0; first < messages.count; first += block_threads) {
     const unsigned word = __ballot_sync(all_lanes, examine(arguments, first + threadIdx.x, state));
     if (lane_id() == 0) state.to_patch[warp_id()] = word;
-    if (__syncthreads_or(word != 0) == 0 || ended) continue;
+    if (__syncthreads_or(word != 0) == 0) continue;
+    // A fault of an earlier part has ended the job.
+    ended = ended || (!shared.first && state.counters.status != static_cast<std::int32_t>(Status::ok));
     for (unsigned w = 0; w < block_warps; ++w) {
       for (unsigned left = state.to_patch[w]; left != 0 && !ended; left &= left - 1) {
-        const unsigned lowest = __ffs(static_cast<int>(left)) - 1;
-        ended = !patch_message(arguments, first + w * lane_count + lowest, distances[warp_id()], state);
+        const unsigned index = first + w * lane_count + __ffs(static_cast<int>(left)) - 1;
+        ended =
+            !patch_message(shared, messages.place(index), index, messages.sender(index), distances[warp_id()], state);
       }
     }
     __syncthreads();  // before the next round's words
   }
   __syncthreads();
-  if (threadIdx.x == 0) publish(arguments, state);
+  if (threadIdx.x == 0) publish(shared, state);
 }
 
-}  // namespace
+PatchShared shared_arguments(const PatchJob& job) {
+  PatchShared shared{};
+  shared.checks = ReceivedChecks(job.decode);
+  shared.summaries = job.decode.summaries;
+  shared.mailbox = job.mailbox;
+  shared.mailbox_capacity = job.mailbox_capacity;
+  shared.room = static_cast<std::uint8_t*>(job.room);
+  shared.release = job.release;
+  shared.counters = job.counters;
+  shared.started_ns = job.started_ns;
+  shared.advance = reinterpret_cast<unsigned long long*>(job.advance);
+  shared.first = true;
+  shared.last = true;
+  return shared;
+}
 
-cudaError_t launch_patch(const PatchJob& job, cudaStream_t stream) {
-  PatchArguments arguments{};
-  arguments.row = MessageRow(job.decode);
-  arguments.message_count = job.decode.message_count;
-  arguments.mailbox = job.mailbox;
-  arguments.mailbox_capacity = job.mailbox_capacity;
-  arguments.room = static_cast<std::uint8_t*>(job.room);
-  arguments.release = job.release;
-  arguments.counters = job.counters;
-  arguments.started_ns = job.started_ns;
-  arguments.ticket = job.ticket;
+template <typename Messages>
+cudaError_t launch(const PatchArguments<Messages>& arguments, cudaStream_t stream) {
   patch_kernel<<<1, block_threads, 0, stream>>>(arguments);
   return cudaGetLastError();
 }
 
+template <unsigned capacity>
+using ListArguments = PatchArguments<ReceivedList<capacity>>;
+
+}  // namespace
+
+cudaError_t launch_patch(const PatchJob& job, cudaStream_t stream) {
+  if (job.decode.items == nullptr) {
+    return launch(PatchArguments<ReceivedRow>{shared_arguments(job), ReceivedRow(job.decode)}, stream);
+  }
+  return launch_parts<ListArguments>(job.decode.item_count,
+                                     [&](auto& arguments, std::uint32_t first, std::uint32_t part, bool last) {
+                                       arguments.shared = shared_arguments(job);
+                                       if (job.decode.summaries != nullptr) arguments.shared.summaries += first;
+                                       arguments.shared.first = first == 0;
+                                       arguments.shared.last = last;
+                                       arguments.messages.fill(job.decode, first, part, block_warps);
+                                       return launch(arguments, stream);
+                                     });
+}
+
 cudaError_t load_patch() {
   cudaFuncAttributes attributes{};
-  return cudaFuncGetAttributes(&attributes, patch_kernel);
+  cudaError_t error = cudaFuncGetAttributes(&attributes, patch_kernel<ReceivedRow>);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, patch_kernel<ReceivedList<small_list>>);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, patch_kernel<ReceivedList<large_list>>);
+  return error;
 }
 
 }  // namespace zipccl::codec::cuda

@@ -1,39 +1,11 @@
 // One warp decodes one tile: FORMAT.md's sections 4 and 5 read backwards, with the checks of section 7.
 #pragma once
 
+#include "codec/cuda/received.cuh"
 #include "codec/cuda/warp.cuh"
-#include "codec/device.hpp"
 #include "codec/format.hpp"
-#include "codec/job_checks.hpp"
 
 namespace zipccl::codec::cuda {
-
-// The messages of a DecodeJob.
-struct MessageRow {
-  const std::uint8_t* messages;
-  std::uint8_t* values;
-  MessageSummary* summaries;
-  std::uint64_t message_stride;
-  std::uint64_t value_stride;
-  Layout layout;
-  std::uint64_t sequence;
-  std::uint32_t chunk;
-  std::uint32_t skip;
-
-  MessageRow() = default;
-  explicit MessageRow(const DecodeJob& job)
-      : messages(static_cast<const std::uint8_t*>(job.messages)),
-        values(static_cast<std::uint8_t*>(job.values)),
-        summaries(job.summaries),
-        message_stride(job.message_stride),
-        value_stride(job.value_stride),
-        layout(Layout::of(job.count, job.pool_fraction)),
-        sequence(job.sequence),
-        chunk(job.chunk),
-        skip(job.skip) {}
-
-  __device__ const std::uint8_t* message(unsigned index) const { return messages + index * message_stride; }
-};
 
 // The bytes [begin, begin + size) of a message's overflow, of which the entries that start in [begin, begin + step)
 // are to be decoded.
@@ -77,16 +49,16 @@ enum class TileFate { decode, leave, corrupt };
 
 // Finds the entry of a tile of mode entry or raw. Warp-wide.
 template <bool patch>
-__device__ inline TileFate find_entry(const MessageRow& row, const OverflowPiece& piece, const std::uint8_t* message,
-                                      unsigned tail_byte, bool raw, unsigned units, Entry& entry) {
+__device__ inline TileFate find_entry(const ReceivedPlace& message, const OverflowPiece& piece, unsigned tail_byte,
+                                      bool raw, unsigned units, Entry& entry) {
   std::uint32_t first = 0;
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i) first |= __shfl_sync(all_lanes, tail_byte, tail_bytes - 4 + i) << 8 * i;
   entry.units = raw ? raw_entry_units : units;
-  const bool in_pool = row.layout.in_pool(first, entry.units);
+  const bool in_pool = message.layout.in_pool(first, entry.units);
   if constexpr (patch) {
     if (in_pool) return TileFate::leave;
-    const std::uint64_t offset = row.layout.overflow_offset(first);
+    const std::uint64_t offset = message.layout.overflow_offset(first);
     if (offset < piece.begin || offset - piece.begin >= piece.step) {
       return TileFate::leave;
     }
@@ -94,10 +66,10 @@ __device__ inline TileFate find_entry(const MessageRow& row, const OverflowPiece
     if (in_piece + entry.units * unit_bytes > piece.size) return TileFate::corrupt;
     entry.bytes = piece.bytes + in_piece;
   } else {
-    const std::uint64_t entry_units = reinterpret_cast<const MessageHeader*>(message)->entry_units;
+    const std::uint64_t entry_units = message.header().entry_units;
     if (std::uint64_t{first} + entry.units > entry_units) return TileFate::corrupt;
     if (!in_pool) return TileFate::leave;
-    entry.bytes = message + row.layout.pool + std::uint64_t{first} * unit_bytes;
+    entry.bytes = message.bytes + message.layout.pool + std::uint64_t{first} * unit_bytes;
   }
   return TileFate::decode;
 }
@@ -153,24 +125,23 @@ __device__ inline void decode_exponents(const std::uint32_t (&words)[3], std::ui
   }
 }
 
-// Decodes one tile of message `index`, or finds that it is left alone or corrupt. The first pass decodes all tiles but
+// Decodes one tile of a message, or finds that it is left alone or corrupt. The first pass decodes all tiles but
 // those whose entry lies in the overflow, a patch pass only these; `piece` is for patch passes. `distances` is shared
 // memory of the warp's own, escape_room bytes, aligned to 2. Warp-wide.
 template <bool aligned, bool patch>
-__device__ inline TileFate decode_tile(const MessageRow& row, const OverflowPiece& piece, unsigned index,
-                                       std::uint64_t tile, std::uint8_t* distances) {
+__device__ inline TileFate decode_tile(const ReceivedPlace& message, const OverflowPiece& piece, std::uint64_t tile,
+                                       std::uint8_t* distances) {
   const unsigned lane = lane_id();
-  const std::uint8_t* message = row.message(index);
-  const unsigned tail_byte = message[row.layout.tails + tile * tail_bytes + lane];
+  const unsigned tail_byte = message.bytes[message.layout.tails + tile * tail_bytes + lane];
   if constexpr (patch) {
     if (__shfl_sync(all_lanes, tail_byte, 1) == static_cast<unsigned>(TileMode::tail)) return TileFate::leave;
   }
   const std::uint32_t* code_words =
-      reinterpret_cast<const std::uint32_t*>(message + row.layout.codes + tile * code_bytes);
+      reinterpret_cast<const std::uint32_t*>(message.bytes + message.layout.codes + tile * code_bytes);
   std::uint32_t words[3];
 #pragma unroll
   for (unsigned i = 0; i < 3; ++i) words[i] = code_words[i * lane_count + lane];
-  const uint4* planes = reinterpret_cast<const uint4*>(message + row.layout.planes + tile * plane_bytes);
+  const uint4* planes = reinterpret_cast<const uint4*>(message.bytes + message.layout.planes + tile * plane_bytes);
   const uint4 rest[2] = {planes[lane], planes[lane_count + lane]};
 
   const unsigned window = __shfl_sync(all_lanes, tail_byte, 0);
@@ -187,7 +158,7 @@ __device__ inline TileFate decode_tile(const MessageRow& row, const OverflowPiec
   std::uint32_t pairs[lane_pairs];
   if (mode == TileMode::raw) {
     Entry entry{};
-    const TileFate fate = find_entry<patch>(row, piece, message, tail_byte, true, 0, entry);
+    const TileFate fate = find_entry<patch>(message, piece, tail_byte, true, 0, entry);
     if (fate != TileFate::decode) return fate;
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half) {
@@ -208,7 +179,7 @@ __device__ inline TileFate decode_tile(const MessageRow& row, const OverflowPiec
       __syncwarp();
     } else {
       Entry entry{};
-      const TileFate fate = find_entry<patch>(row, piece, message, tail_byte, false, kind >> tail_units_shift, entry);
+      const TileFate fate = find_entry<patch>(message, piece, tail_byte, false, kind >> tail_units_shift, entry);
       if (fate != TileFate::decode) return fate;
       if (!read_entry(entry, distances, far, ranks.total, window)) return TileFate::corrupt;
     }
@@ -224,8 +195,7 @@ __device__ inline TileFate decode_tile(const MessageRow& row, const OverflowPiec
       pair = (pair & 0x7f807f80u) | (__byte_perm(four[i / 2], 0, i % 2 == 0 ? 0x1100 : 0x3322) & 0x807f807fu);
     }
   }
-  std::uint16_t* values = reinterpret_cast<std::uint16_t*>(row.values + index * row.value_stride);
-  store_tile<aligned>(values + tile * tile_values, remaining_values(row.layout.count, tile), lane, pairs);
+  store_tile<aligned>(message.values + tile * tile_values, remaining_values(message.layout.count, tile), lane, pairs);
   return TileFate::decode;
 }
 

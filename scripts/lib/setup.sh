@@ -60,6 +60,41 @@ venv_install() {
   "$ROOT/.venv/bin/python3" -m pip install -q "$@" || die "cannot install $* from PyPI"
 }
 
+# PYTHON: a python3 that has PyTorch, from PyPI if need be.
+find_torch() {
+  local candidate
+  for candidate in python3 "$ROOT/.venv/bin/python3"; do
+    if "$candidate" -c 'import numpy, torch; assert torch.cuda.is_available()' 2>/dev/null; then
+      PYTHON=$candidate
+      return
+    fi
+  done
+  say "installing PyTorch into .venv (some gigabytes)"
+  venv_install torch numpy
+  PYTHON=$ROOT/.venv/bin/python3
+}
+
+# Lets PYTHON find Megatron core: as installed, in deps-megatron/ (for machines without network), or from PyPI. Fails if
+# there is none.
+find_megatron() {
+  local folder path
+  for folder in '' "$ROOT/deps-megatron" "$ROOT/.venv/megatron" install; do
+    if [ "$folder" = install ]; then
+      say "installing Megatron core into .venv/megatron"
+      folder=$ROOT/.venv/megatron
+      # Without what it depends on: PyTorch is there, and must not be replaced.
+      "$PYTHON" -m pip install -q --retries 0 --no-deps --target "$folder" megatron-core packaging || return 1
+    fi
+    path=${PYTHONPATH:-}
+    [ -z "$folder" ] || path=$folder${path:+:$path}
+    if PYTHONPATH=$path "$PYTHON" -W ignore -c 'import megatron.core' 2>/dev/null; then
+      export PYTHONPATH=$path
+      return
+    fi
+  done
+  return 1
+}
+
 meson_is_new_enough() {
   local version
   version=$("$1" --version 2>/dev/null) && printf '1.5\n%s\n' "$version" | sort -C -V

@@ -81,8 +81,9 @@ def _side_summary(runs, skip):
     if not medians:
         return {"runs": len(runs)}
     middle = statistics.median(medians)
+    shares = [share for share in (run.parsed.all_to_all_share(skip) for run in runs) if share is not None]
     return {"runs": len(runs), "step_ms": middle, "step_ms_of_runs": medians,
-            "spread": (max(medians) - min(medians)) / middle if len(medians) > 1 else None}
+            "all_to_all_share": statistics.median(shares) if shares else None, "spread": (max(medians) - min(medians)) / middle if len(medians) > 1 else None}
 
 
 def summarize(runs, skip):
@@ -133,6 +134,10 @@ def format_summary(summary, traffic, runs):
     if summary["speedup"] is not None:
         noise = "unknown: one run" if summary["noise"] is None else _percent(summary["noise"])
         lines.append(f"speedup {summary['speedup']:.3f}, noise (spread of the runs without zipccl) {noise}")
+    shares = [summary[side].get("all_to_all_share") for side in SIDES]
+    if None not in shares:
+        lines.append(f"all-to-all takes {_percent(shares[0])} of a {runs[0].parsed.unit} without zipccl, "
+                     f"{_percent(shares[1])} with it")
     if summary["identical"]:
         hashes = f" and {len(summary['hashes'])} hashes" if summary["hashes"] else ""
         lines.append(f"identical: {summary['steps']} losses{hashes} in all {len(runs)} runs")

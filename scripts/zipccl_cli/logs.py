@@ -8,7 +8,8 @@ HASH = re.compile(r"(\w[\w ]*?) (?:sha256|hash):? ([0-9a-f]{16,64})\b")
 
 # Named groups: step, loss, and time_ms or tps (tokens per second).
 FORMATS = {
-    "job": r"\bstep (?P<step>\d+) loss (?P<loss>\S+) time_ms (?P<time_ms>[\d.]+)",
+    "job": r"\bstep (?P<step>\d+) loss (?P<loss>\S+) time_ms (?P<time_ms>[\d.]+)"
+           r"(?: all_to_all_ms (?P<all_to_all_ms>[\d.]+))?",
     "torchtitan": r"step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>[-\d.naif]+)\s+grad_norm:\s*(?P<norm>[-\d.naif]+)"
                   r".*?tps:\s*(?P<tps>[\d,]+)",
     "megatron": r"iteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*(?P<time_ms>[\d.]+)"
@@ -21,12 +22,18 @@ class Parsed:
 
     def __init__(self):
         self.results, self.times, self.hashes = {}, {}, {}
+        self.all_to_all = {}  # milliseconds of a step's all-to-alls, where the job prints them
         self.unit = "step"  # what a time is for
 
     def median_time(self, skip):
         """Median time of a unit in milliseconds, without the first `skip` steps."""
         steps = sorted(self.times)[skip:]
         return statistics.median(self.times[step] for step in steps) if steps else None
+
+    def all_to_all_share(self, skip):
+        """Median share of all-to-alls in a step's time, without the first `skip` steps."""
+        steps = sorted(self.all_to_all)[skip:]
+        return statistics.median(self.all_to_all[step] / self.times[step] for step in steps) if steps else None
 
     def same_results(self, other):
         return self.results == other.results and self.hashes == other.hashes
@@ -72,6 +79,8 @@ def _add_step(parsed, groups):
         seen.sort()
     if groups.get("time_ms"):
         parsed.times[step] = float(groups["time_ms"])
+        if groups.get("all_to_all_ms"):
+            parsed.all_to_all[step] = float(groups["all_to_all_ms"])
     elif groups.get("tps"):
         parsed.times[step] = 1e6 / float(groups["tps"].replace(",", ""))
         parsed.unit = "1,000 tokens"

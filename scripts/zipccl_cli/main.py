@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from zipccl_cli import ab, one_gpu, paths, perf
+from zipccl_cli import ab, ablation, one_gpu, paths, perf
 
 
 def split_command(arguments):
@@ -59,13 +59,20 @@ def parser():
     for subcommand in (run, compare, ranks):
         subcommand.usage = subcommand.format_usage().removeprefix("usage: ").rstrip() + " -- COMMAND"
 
-    measure = commands.add_parser("perf", help="benchmarks (all-gather, codec); sizes are bytes or have a suffix K, M "
-                                  "or G")
+    measure = commands.add_parser("perf", help="benchmarks (all-gather, all-to-all, send-recv, ablation, codec); sizes are bytes "
+                                  "or have a suffix K, M or G")
     benchmarks = measure.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
-    all_gather = benchmarks.add_parser("all-gather",
-                                        help="native and compressed in turn; sizes are of the total output")
-    perf.add_all_gather_arguments(all_gather)
-    all_gather.set_defaults(call=lambda options, _: perf.all_gather(options), takes_command=False)
+    for name, add_arguments, meaning in (
+            ("all-gather", perf.add_all_gather_arguments, "the total output"),
+            ("all-to-all", perf.add_all_to_all_arguments, "what one rank sends, itself included"),
+            ("send-recv", perf.add_send_recv_arguments, "one message")):
+        benchmark = benchmarks.add_parser(name, help=f"native and compressed in turn; sizes are of {meaning}")
+        add_arguments(benchmark)
+        benchmark.set_defaults(call=lambda options, _: perf.collective(options), takes_command=False)
+    modes = benchmarks.add_parser("ablation", help="every exchange mode beside native, with the ranks in step and with "
+                                  "the last one late: zipccl perf ablation all-gather|all-to-all")
+    perf.add_ablation_arguments(modes)
+    modes.set_defaults(call=lambda options, _: ablation.ablation(options), takes_command=False)
     codec = benchmarks.add_parser("codec", help="encode and decode on one GPU")
     perf.add_codec_arguments(codec)
     codec.set_defaults(call=lambda options, _: perf.codec(options), takes_command=False)

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 
-from zipccl_cli import one_gpu, paths, reports
+from zipccl_cli import ablation, one_gpu, paths, reports
 from zipccl_cli.table import format_table, size_text
 
+SIDES = ("native", "zipccl")
 DEFAULT_STANDIN_RATE = "25"  # megabytes a second
 NO_GPU = 77  # exit status of a GPU program where there is none
 
@@ -23,88 +24,142 @@ def _backend(options):
     gpus = 0 if options.standin else one_gpu.gpu_count()
     ranks = options.ranks or options.gpus or (gpus if gpus > 1 else 2)
     if gpus == 0:
-        return (paths.program("all-gather-perf-standin"),
-                {"STANDIN_RATE_MBPS": os.environ.get("STANDIN_RATE_MBPS", DEFAULT_STANDIN_RATE)}, ranks)
-    binary = paths.program("all-gather-perf")
-    return binary, paths.nccl_environment(binary), ranks
+        environment = {"STANDIN_RATE_MBPS": os.environ.get("STANDIN_RATE_MBPS", DEFAULT_STANDIN_RATE)}
+        binary = paths.program("collective-perf-standin")
+    else:
+        binary = paths.program("collective-perf")
+        environment = paths.nccl_environment(binary)
+    # Compressed from the first call on, not only once a communicator's traffic has shown to be worth it.
+    environment["ZIPCCL_START"] = os.environ.get("ZIPCCL_START", "always")
+    return binary, environment, ranks
 
 
-def _row(measured, traffic):
-    ranks = measured["ranks"]
-    cells = [str(measured["bytes"]), str(measured["count"]), measured["type"], "none", "-1"]
-    for side in ("native", "zipccl"):
-        part = measured[side]
-        algorithm = measured["bytes"] / part["us"] / 1e3
-        cells += [f"{part['us']:.1f}", f"{algorithm:.2f}", f"{algorithm * (ranks - 1) / ranks:.2f}",
+def bus_bandwidth(row, side):
+    """GB/s of uncompressed bytes that the busiest rank sends or receives."""
+    return row["bus_bytes"] / row[side]["us"] / 1e3
+
+
+def _row(row):
+    cells = [str(row["bytes"]), str(row["count"]), row["type"], "none", "-1"]
+    for side in SIDES:
+        part = row[side]
+        cells += [f"{part['us']:.1f}", f"{row['bytes'] / part['us'] / 1e3:.2f}", f"{bus_bandwidth(row, side):.2f}",
                   str(part["wrong"])]
-    cells += [f"{measured['native']['us'] / measured['zipccl']['us']:.3f}", f"{measured['zipccl']['call_us']:.1f}"]
+    cells += [f"{row['native']['us'] / row['zipccl']['us']:.3f}", f"{row['zipccl']['call_us']:.1f}"]
+    traffic = row.get("traffic")
     if traffic and traffic["wire_bytes"]:
         # What a rank sends in one call, from the report of all calls of this size.
-        raw = measured["bytes"] // ranks
+        raw = row["bytes"] // row["ranks"] if row["collective"] == "all-gather" else row["bus_bytes"]
         return [*cells, str(raw), f"{raw / traffic['ratio']:.0f}", f"{traffic['ratio']:.3f}"]
     return [*cells, "-", "-", "native"]
 
 
-def _table(measured):
-    rows = [_row(row, row.get("traffic")) for row in measured]
-    wrong = sum(row[side]["wrong"] for row in measured for side in ("native", "zipccl"))
-    bandwidth = {side: sum(row["bytes"] / row[side]["us"] / 1e3 * (row["ranks"] - 1) / row["ranks"]
-                           for row in measured) / len(measured) for side in ("native", "zipccl")}
+def _columns_and_cells(rows):
+    columns, cells = COLUMNS, [_row(row) for row in rows]
+    if any(row["late"] for row in rows):
+        columns, cells = [*columns, "late"], [[*line, f"{row['late']:g}"] for line, row in zip(cells, rows)]
+    if all("device_us" in row[side] for row in rows for side in SIDES):
+        columns = [*columns, "native launch(us)", "device(us)", "zipccl device(us)"]
+        cells = [[*line, f"{row['native']['call_us']:.1f}", f"{row['native']['device_us']:.1f}",
+                  f"{row['zipccl']['device_us']:.1f}"] for line, row in zip(cells, rows)]
+    return columns, cells
+
+
+def wrong_calls(rows):
+    return sum(row[side]["wrong"] for row in rows for side in SIDES)
+
+
+def _table(rows):
+    wrong = wrong_calls(rows)
+    bandwidth = {side: sum(bus_bandwidth(row, side) for row in rows) / len(rows) for side in SIDES}
     return "\n".join([
         "# native: columns 6 to 9, zipccl: columns 10 to 13; bandwidths in GB/s of uncompressed bytes",
-        format_table(COLUMNS, rows),
+        format_table(*_columns_and_cells(rows)),
         f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}",
         f"# Avg bus bandwidth    : {bandwidth['native']:.3f} native, {bandwidth['zipccl']:.3f} zipccl",
     ])
 
 
 def _arguments(options, output):
-    arguments = ["-J", str(output), "-w", str(options.warm_up), "-n", str(options.iterations),
+    arguments = [options.benchmark, "-J", str(output), "-w", str(options.warm_up), "-n", str(options.iterations),
                  "-c", str(options.check), "-d", options.type, "--input", options.input, "--data", str(options.data),
-                 "--in-place", "0" if options.out_of_place else "1", "--hook", "1" if options.hook else "0",
-                 "-b", options.smallest, "-e", options.largest, "-f", options.factor]
-    return arguments + (["-i", options.increment] if options.increment else [])
+                 "--hook", "1" if options.hook else "0", "-b", options.smallest, "-e", options.largest,
+                 "-f", options.factor]
+    if options.increment:
+        arguments += ["-i", options.increment]
+    if options.benchmark == "all-gather":
+        arguments += ["--in-place", "0" if options.out_of_place else "1"]
+    if options.benchmark != "send-recv":
+        arguments += ["--late", options.late, "--graph", str(int(options.graph)),
+                      "--hold-back", str(int(options.hold_back))]
+    if options.benchmark == "all-to-all":
+        arguments += ["--split", options.split, "--grouped", "1" if options.grouped else "0"]
+    return arguments
 
 
-def _hook_table(measured):
-    rows = [[row["call"], f"{row['native_us']:.3f}", f"{row['zipccl_us']:.3f}", f"{row['added_us']:.3f}"]
-            for row in measured]
-    return format_table(["host time of a call (us)", "native", "zipccl", "added"], rows)
+def _hook_table(rows):
+    cells = [[row["call"], f"{row['native_us']:.3f}", f"{row['zipccl_us']:.3f}", f"{row['added_us']:.3f}"]
+             for row in rows]
+    return format_table(["host time of a call (us)", "native", "zipccl", "added"], cells)
 
 
-def all_gather(options):
+def measure(options, variables=None, arguments=()):
+    """Runs the benchmark's ranks in fresh processes, with `variables` in their environment and `arguments` behind those
+    that the options make. Returns (status, rows, environment)."""
     binary, environment, ranks = _backend(options)
-    if options.json:
-        paths.writable(options.json)
+    environment.update(variables or {})
     if not options.no_preload:
         environment["LD_PRELOAD"] = paths.with_preload(paths.library(options.lib))
     with tempfile.TemporaryDirectory(prefix="zipccl-perf-") as folder:
         output, report_folder = pathlib.Path(folder) / "rows", pathlib.Path(folder) / "reports"
         report_folder.mkdir()
         environment["ZIPCCL_REPORT"] = str(report_folder)
-        status = one_gpu.run([str(binary), *_arguments(options, output)], ranks, environment,
+        status = one_gpu.run([str(binary), *_arguments(options, output), *arguments], ranks, environment,
                              share=True if options.share_gpu else None, timeout=options.timeout)
         lines = output.read_text().splitlines() if output.exists() else []
-        measured = [json.loads(line) for line in lines]
-        for row in measured if not options.hook else ():
-            row["traffic"] = reports.traffic(report_folder, row["bytes"])
+        rows = [json.loads(line) for line in lines]
+        one_size = len({row.get("bytes") for row in rows}) == 1
+        for row in rows if not options.hook else ():
+            row["traffic"] = reports.traffic(report_folder, None if one_size else row["operations"])
     if status != 0:
         print(f"zipccl: the benchmark ended with status {status}", file=sys.stderr)
-    if not measured:
-        if status == 0:
-            print(f"zipccl: no size from {options.smallest} to {options.largest}", file=sys.stderr)
-        return status or 1
+    elif not rows:
+        print(f"zipccl: no size from {options.smallest} to {options.largest}", file=sys.stderr)
+        status = 1
+    return status, rows, environment
+
+
+def backend_text(environment):
     rate = environment.get("STANDIN_RATE_MBPS")
-    backend = f"stand-in NCCL with {rate} MB/s a link" if rate else "NCCL"
-    print(f"# all-gather, {ranks} ranks, {backend}, input {options.input}, medians of {options.iterations} calls, "
-          f"{'out of place' if options.out_of_place else 'in place'}")
-    print(_hook_table(measured) if options.hook else _table(measured))
+    return f"stand-in NCCL with {rate} MB/s a link" if rate else "NCCL"
+
+
+def _variant(options):
+    if options.benchmark == "send-recv":
+        return "pairs, both directions at once"
+    graph = ", replayed as CUDA graphs" if options.graph else ""
+    if options.benchmark == "all-gather":
+        return f"{'out of place' if options.out_of_place else 'in place'}{graph}"
+    return f"{options.split} split{', grouped send and receive' if options.grouped else ''}{graph}"
+
+
+def collective(options):
     if options.json:
-        record = {"benchmark": "all-gather", "ranks": ranks, "backend": backend, "input": options.input,
-                  "rows": measured}
+        paths.writable(options.json)
+    if options.benchmark != "send-recv" and options.hold_back:
+        return ablation.hold_back(options)
+    status, rows, environment = measure(options)
+    if not rows:
+        return status or 1
+    ranks, backend = rows[0].get("ranks", options.ranks), backend_text(environment)
+    print(f"# {options.benchmark}, {ranks} ranks, {backend}, input {options.input}, medians of {options.iterations} "
+          f"calls, {_variant(options)}")
+    print(_hook_table(rows) if options.hook else _table(rows))
+    if options.json:
+        record = {"benchmark": options.benchmark, "ranks": ranks, "backend": backend, "input": options.input,
+                  "variant": _variant(options), "rows": rows}
         pathlib.Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
-    wrong = any(row[side]["wrong"] for row in measured if not options.hook for side in ("native", "zipccl"))
-    return status or int(wrong)
+    return status or int(not options.hook and wrong_calls(rows) > 0)
 
 
 def codec(options):
@@ -129,8 +184,8 @@ def positive(text):
     return int(text)
 
 
-def _add_common_arguments(parser, largest, factor):
-    parser.add_argument("-b", dest="smallest", default="1M", metavar="BYTES", help="smallest size (1M)")
+def _add_common_arguments(parser, smallest, largest, factor):
+    parser.add_argument("-b", dest="smallest", default=smallest, metavar="BYTES", help=f"smallest size ({smallest})")
     parser.add_argument("-e", dest="largest", default=largest, metavar="BYTES", help=f"largest size ({largest})")
     parser.add_argument("-f", dest="factor", default=factor, metavar="N", help=f"factor between sizes ({factor})")
     parser.add_argument("-n", dest="iterations", type=int, metavar="N", default=20, help="timed calls a size (20)")
@@ -141,26 +196,69 @@ def _add_common_arguments(parser, largest, factor):
 
 
 def add_codec_arguments(parser):
-    _add_common_arguments(parser, "1G", "4")
+    _add_common_arguments(parser, "1M", "1G", "4")
     parser.add_argument("--input", metavar="KIND", default="recorded",
                         help="normal, random, zeros or recorded (recorded)")
     parser.add_argument("--pool-fraction", type=int, metavar="UNITS", help="room of a message, per 256 tiles")
 
 
-def add_all_gather_arguments(parser):
-    _add_common_arguments(parser, "256M", "2")
+def _add_collective_arguments(parser, prefix, smallest="1M", largest="256M"):
+    _add_common_arguments(parser, smallest, largest, "2")
     parser.add_argument("-i", dest="increment", metavar="BYTES", help="step between sizes, instead of -f")
     parser.add_argument("-g", dest="gpus", type=positive, metavar="N", help="same as --ranks")
     parser.add_argument("-c", dest="check", type=int, choices=(0, 1), default=1, help="compare every byte (1)")
     parser.add_argument("-d", dest="type", metavar="TYPE", default="bfloat16", help="data type (bfloat16)")
-    parser.add_argument("-o", dest="operator", metavar="OP", help="ignored: an all-gather has no reduction")
+    parser.add_argument("-o", dest="operator", metavar="OP", help="ignored: there is no reduction")
     parser.add_argument("--input", metavar="KIND", default="recorded",
-                        help="normal, random, zeros or recorded[:PREFIX of file names] (recorded:weights)")
+                        help=f"normal, random, zeros or recorded[:PREFIX of file names] (recorded:{prefix})")
     parser.add_argument("--ranks", type=positive, metavar="N", help="processes (2, or one a GPU)")
     parser.add_argument("--share-gpu", action="store_true", help="let ranks share GPUs although there are enough")
-    parser.add_argument("--out-of-place", action="store_true", help="separate send buffers (default: in place)")
-    parser.add_argument("--hook", action="store_true", help="price the interception of calls that stay native instead")
     parser.add_argument("--no-preload", action="store_true", help="native against native: the noise")
     parser.add_argument("--standin", action="store_true", help="the stand-in NCCL although there is a GPU")
     parser.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of the whole run")
+
+
+def _add_hook_argument(parser):
+    parser.add_argument("--hook", action="store_true", help="price the interception of calls that stay native instead")
+
+
+def _add_waiting_arguments(parser):
+    parser.add_argument("--late", default="0", metavar="LIST",
+                        help="how late the last rank is, in native calls, separated by commas: one row each (0)")
+    parser.add_argument("--graph", action="store_true", help="replay each call as a CUDA graph")
+    parser.add_argument("--hold-back", action="store_true", help="count the kernels on other streams that run while a "
+                        "call waits for a late rank, by CUDA_DEVICE_MAX_CONNECTIONS (size: -b)")
+
+
+def add_all_gather_arguments(parser):
+    _add_collective_arguments(parser, "weights")
+    _add_hook_argument(parser)
+    _add_waiting_arguments(parser)
+    parser.add_argument("--out-of-place", action="store_true", help="separate send buffers (default: in place)")
+
+
+def add_all_to_all_arguments(parser):
+    _add_collective_arguments(parser, "mlp-input-l")
+    _add_hook_argument(parser)
+    _add_waiting_arguments(parser)
+    parser.add_argument("--split", choices=("even", "zipf", "single-hot"), default="even",
+                        help="what each rank gets: the same, 1 / (rank + 1), or rank 0 four fifths (even)")
+    parser.add_argument("--grouped", action="store_true",
+                        help="grouped send and receive, as for uneven splits, instead of ncclAlltoAll")
+
+
+def add_send_recv_arguments(parser):
+    _add_collective_arguments(parser, "mlp-input-l")
+    _add_hook_argument(parser)
+
+
+def add_ablation_arguments(parser):
+    parser.add_argument("benchmark", nargs="?", choices=("all-gather", "all-to-all"), default="all-gather",
+                        help="what to measure (all-gather)")
+    _add_collective_arguments(parser, "weights or mlp-input-l", "64M", "64M")
+    parser.add_argument("--split", choices=("even", "zipf", "single-hot"), default="even",
+                        help="of an all-to-all: what each rank gets (even)")
+    parser.add_argument("--grouped", action="store_true", help="of an all-to-all: as grouped send and receive")
+    parser.set_defaults(out_of_place=False, graph=False, hold_back=False, hook=False,
+                        late=",".join(f"{late:g}" for late in ablation.LATE))

@@ -14,14 +14,15 @@ def reasons(folder):
     return sorted({communicator["reason"] for communicator in _communicators(folder) if communicator.get("reason")})
 
 
-def traffic(folder, size=None):
+def traffic(folder, sizes=None):
     """Bytes of all ranks' compressed calls, uncompressed and as sent, and calls by route; None without reports.
-    size: only calls whose output has the same power of two as these bytes."""
+    sizes: only calls and point-to-point operations with the same power of two as one of these bytes."""
+    powers = None if sizes is None else {size.bit_length() for size in sizes}
     total = {"raw_bytes": 0, "wire_bytes": 0, "overflow_bytes": 0, "routes": {}}
     found = False
     for communicator in _communicators(folder):
         for bucket in communicator["buckets"]:
-            if size is not None and bucket["from_bytes"].bit_length() != size.bit_length():
+            if powers is not None and bucket["from_bytes"].bit_length() not in powers:
                 continue
             found = True
             for key in ("raw_bytes", "wire_bytes", "overflow_bytes"):

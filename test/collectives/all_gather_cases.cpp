@@ -32,8 +32,7 @@ GatherRun::GatherRun(Backend& backend, int ranks, int rank_in_communicator, cons
     send_memory_ = static_cast<std::byte*>(backend.allocate(shard + shift));
     send_ = send_memory_ + shift;
   }
-  const std::vector<std::uint16_t> values = make_data(shape.data, shape.count, seed_of(shape, own_));
-  backend.upload(send_, values.data(), shard);
+  upload();
 }
 
 GatherRun::~GatherRun() {
@@ -41,6 +40,18 @@ GatherRun::~GatherRun() {
   if (send_memory_ != nullptr) {
     backend_.release(send_memory_);
   }
+}
+
+void GatherRun::upload() {
+  const std::vector<std::uint16_t> values = make_data(shape_.data, shape_.count, seed_of(shape_, own_));
+  backend_.upload(send_, values.data(), shape_.count * value_bytes);
+}
+
+void GatherRun::refill(Data data, std::uint64_t seed) {
+  shape_.data = data;
+  shape_.seed = seed;
+  backend_.fill(receive_, poison, receive_bytes_);
+  upload();
 }
 
 void GatherRun::enqueue(ncclComm_t communicator, cudaStream_t stream) {

@@ -25,12 +25,16 @@ class GatherRun {
   GatherRun(const GatherRun&) = delete;
   GatherRun& operator=(const GatherRun&) = delete;
 
+  // Fresh values to send, and none received, for another call. Nothing enqueued may use the buffers.
+  void refill(Data data, std::uint64_t seed);
   void enqueue(ncclComm_t communicator, cudaStream_t stream);
   // Waits for the stream and compares every byte. Returns 1 and prints the first fault, or 0.
   int finish(cudaStream_t stream);
 
  private:
   static constexpr std::size_t guard = 256;  // bytes
+
+  void upload();
 
   Backend& backend_;
   int ranks_;

@@ -2,22 +2,24 @@
 // Byte for byte comparison on 2 to 8 ranks. With ZIPCCL_REPORT set, the calls that went compressed are counted
 // against those that had to.
 //
-//   collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]
+//   collectives-test RANKS [--share-gpu] [--large] [--scenario NAME [--calls N]] [--expect compressed|native]
+//
+// Without a scenario (stress.hpp: graphs, streams, bits, returns, aborts, lives) all kinds of calls are made once.
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "test/collectives/all_gather_cases.hpp"
+#include "test/collectives/stress.hpp"
 #include "test/support/backend.hpp"
 #include "test/support/ranks.hpp"
+#include "test/support/report.hpp"
 
 namespace zipccl::test {
 namespace {
@@ -29,6 +31,8 @@ struct Options {
   int ranks = 2;
   bool share_gpu = false;
   bool large = false;
+  std::string scenario;
+  std::size_t calls = 0;
   std::string expect;
 };
 
@@ -258,24 +262,6 @@ class Suite {
   int faults_ = 0;
 };
 
-// Calls by route that the ranks' reports in `folder` show together.
-std::uint64_t reported_calls(const std::filesystem::path& folder, const std::string& route) {
-  std::uint64_t calls = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".json") {
-      continue;
-    }
-    std::ifstream file(entry.path());
-    const nlohmann::json report = nlohmann::json::parse(file);
-    for (const auto& communicator : report.at("communicators")) {
-      for (const auto& bucket : communicator.at("buckets")) {
-        calls += bucket.at("calls").value(route, std::uint64_t{0});
-      }
-    }
-  }
-  return calls;
-}
-
 int check_report(const RankGroup& group, const std::string& expect) {
   const char* folder = std::getenv("ZIPCCL_REPORT");
   if (expect.empty() || folder == nullptr) {
@@ -294,7 +280,17 @@ int run(const Options& options) {
     std::filesystem::create_directories(folder);
   }
   RankGroup group(options.ranks, options.share_gpu);
-  const int failed = group.run([&](const Rank& rank) { return Suite(rank, options).run() == 0 ? 0 : 1; }, 500);
+  const auto body = [&](const Rank& rank) {
+    if (options.scenario.empty()) {
+      return Suite(rank, options).run() == 0 ? 0 : 1;
+    }
+    Stress stress(rank, options.calls);
+    const int faults = stress.run(options.scenario);
+    rank.counter(compressible_calls).fetch_add(stress.calls_made());
+    rank.counter(finished_checks).fetch_add(stress.checks());
+    return faults == 0 ? 0 : 1;
+  };
+  const int failed = group.run(body, 500);
   std::printf("%d ranks: %llu checks, %d ranks failed\n", options.ranks,
               static_cast<unsigned long long>(group.counter(finished_checks)), failed);
   return failed != 0 || check_report(group, options.expect) != 0 ? 1 : 0;
@@ -311,14 +307,21 @@ int main(int argc, char** argv) {
       options.share_gpu = true;
     } else if (argument == "--large") {
       options.large = true;
+    } else if (argument == "--scenario" && index + 1 < argc) {
+      options.scenario = argv[++index];
+    } else if (argument == "--calls" && index + 1 < argc) {
+      options.calls = static_cast<std::size_t>(std::atoll(argv[++index]));
     } else if (argument == "--expect" && index + 1 < argc) {
       options.expect = argv[++index];
     } else {
       options.ranks = std::atoi(argument.c_str());
     }
   }
-  if (options.ranks < 2 || options.ranks > 64) {
-    std::fprintf(stderr, "usage: collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]\n");
+  const bool known = options.scenario.empty() || zipccl::test::Stress::known(options.scenario);
+  if (options.ranks < 2 || options.ranks > 64 || !known) {
+    std::fprintf(stderr,
+                 "usage: collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]\n"
+                 "                        [--scenario graphs|streams|bits|returns|aborts|lives [--calls N]]\n");
     return 2;
   }
   return zipccl::test::run(options);

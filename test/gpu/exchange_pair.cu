@@ -17,16 +17,17 @@ Mapped::Mapped(codec::Device& device, std::size_t bytes) : device_(device) {
 
 ExchangeRank::ExchangeRank(codec::Device& device, const ExchangeShape& shape)
     : messages(device, ExchangePair::ranks * shape.layout().static_bytes),
-      room(device, (shape.layout().max_overflow_bytes() + codec::section_alignment)),
+      room(device, shape.capacity),
       scratch(device, codec::encode_scratch_bytes),
       started_ns(device, sizeof(std::uint64_t)),
-      overflow(device, shape.layout().max_overflow_bytes()),
-      notice(device, sizeof(codec::OverflowNotice)),
+      lock(device, sizeof(std::uint32_t)),
+      outbox(device, sizeof(codec::Outbox) + shape.capacity),
       mailbox(device, sizeof(codec::Mailbox) + shape.capacity),
       counters(device, sizeof(codec::ExchangeCounters)),
       release(device, sizeof(std::uint32_t)),
       summaries(device, ExchangePair::ranks) {
   require(device.clear(scratch.data(), scratch.size()), device, "clear");
+  require(device.clear(lock.data(), lock.size()), device, "clear");
   for (auto& stream : streams) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   for (auto* event : {&encoded, &finished}) check(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
 }
@@ -42,32 +43,37 @@ ExchangePair::ExchangePair(codec::Device& device, const ExchangeShape& shape)
 std::vector<OverflowServer::Sender> ExchangePair::senders() {
   std::vector<OverflowServer::Sender> all;
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    all.push_back({r, rank(r).notice.as<codec::OverflowNotice>(), rank(r).overflow.as<std::byte>()});
+    all.push_back({r, rank(r).outbox.as<codec::Outbox>()});
   }
   return all;
 }
 
 std::vector<OverflowServer::Receiver> ExchangePair::receivers() {
   std::vector<OverflowServer::Receiver> all;
-  for (std::uint32_t r = 0; r < ranks; ++r) all.push_back({rank(r).mailbox.as<codec::Mailbox>(), shape_.capacity});
+  for (std::uint32_t r = 0; r < ranks; ++r) all.push_back({r, rank(r).mailbox.as<codec::Mailbox>(), shape_.capacity});
   return all;
 }
 
-void ExchangePair::encode(std::uint32_t r, std::uint64_t sequence, const void* values, cudaStream_t stream) {
+codec::EncodeJob ExchangePair::encode_job(std::uint32_t r, std::uint64_t sequence, const void* values) {
   ExchangeRank& own = rank(r);
   codec::EncodeJob job;
   job.values = values;
   job.count = shape_.count;
   job.pool_fraction = shape_.pool_fraction;
   job.message = message(own, r);
-  job.overflow = own.overflow.as<void>();
-  job.overflow_bytes = layout_.max_overflow_bytes();
   job.scratch = own.scratch.data();
   job.sequence = sequence;
-  job.notice = own.notice.as<codec::OverflowNotice>();
+  job.sequence_counter = own.counter;
+  job.outbox = own.outbox.as<codec::Outbox>();
+  job.outbox_capacity = shape_.capacity;
+  job.outbox_lock = reinterpret_cast<std::uint32_t*>(own.lock.data());
   job.release = own.release.as<std::uint32_t>();
   job.started_ns = reinterpret_cast<std::uint64_t*>(own.started_ns.data());
-  require(device_.encode(job, stream), device_, "encode");
+  return job;
+}
+
+void ExchangePair::encode(std::uint32_t r, std::uint64_t sequence, const void* values, cudaStream_t stream) {
+  require(device_.encode(encode_job(r, sequence, values), stream), device_, "encode");
 }
 
 void ExchangePair::receive(std::uint32_t r, cudaStream_t stream) {
@@ -88,15 +94,15 @@ codec::PatchJob ExchangePair::patch_job(std::uint32_t r, std::uint64_t sequence,
   job.decode.count = shape_.count;
   job.decode.pool_fraction = shape_.pool_fraction;
   job.decode.sequence = sequence;
+  job.decode.sequence_counter = own.counter;
+  job.advance = own.counter;
   job.decode.summaries = own.summaries.data();
   job.mailbox = own.mailbox.as<codec::Mailbox>();
   job.mailbox_capacity = shape_.capacity;
   job.room = own.room.data();
-  job.room_bytes = own.room.size();
   job.release = own.release.as<std::uint32_t>();
   job.counters = own.counters.as<codec::ExchangeCounters>();
   job.started_ns = reinterpret_cast<const std::uint64_t*>(own.started_ns.data());
-  job.ticket = sequence;
   return job;
 }
 

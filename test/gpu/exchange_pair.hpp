@@ -1,5 +1,5 @@
 // Two ranks of one process on one GPU: their streams, their exchange memory and their calls, in which messages cross by
-// device copies and overflow through whoever serves notices and mailboxes.
+// device copies and overflow through whoever serves outboxes and mailboxes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,7 +35,7 @@ class Mapped {
 struct ExchangeShape {
   std::uint64_t count;
   std::uint32_t pool_fraction;
-  std::uint64_t capacity;  // of a mailbox
+  std::uint64_t capacity;  // of outbox and mailbox
   codec::Layout layout() const { return codec::Layout::of(count, pool_fraction); }
 };
 
@@ -50,12 +50,13 @@ struct ExchangeRank {
   Memory room;
   Memory scratch;
   Memory started_ns;
-  Mapped overflow;
-  Mapped notice;
+  Memory lock;
+  Mapped outbox;
   Mapped mailbox;
   Mapped counters;
   Mapped release;
   MappedSummaries summaries;
+  std::uint64_t* counter = nullptr;  // in device memory: of its calls' sequences, if any
   cudaStream_t streams[3] = {};
   cudaEvent_t encoded = nullptr;   // of the last call
   cudaEvent_t finished = nullptr;  // the last call
@@ -77,6 +78,7 @@ class ExchangePair {
   std::vector<OverflowServer::Receiver> receivers();
 
   // The steps of a call on rank `r`.
+  codec::EncodeJob encode_job(std::uint32_t r, std::uint64_t sequence, const void* values);
   void encode(std::uint32_t r, std::uint64_t sequence, const void* values, cudaStream_t stream);
   void receive(std::uint32_t r, cudaStream_t stream);
   void decode(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values, cudaStream_t stream);  // and patch

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "codec/format.hpp"
+#include "codec/host_engine.hpp"
 #include "codec/host_exchange.hpp"
 #include "test/gpu/codec_inputs.hpp"
 #include "test/gpu/exchange_pair.hpp"
@@ -91,7 +92,7 @@ void many_calls(codec::Device& device, const ExchangeShape& shape, std::uint64_t
     }
   }
   expect(wrong == 0, title + ": " + std::to_string(wrong) + " bytes wrong");
-  expect(server.drained == overflows[0] + overflows[1], title + ": records");
+  expect(server.drained == overflows[0] + overflows[1] && server.broken == 0, title + ": records");
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const codec::ExchangeCounters& counters = pair.counters(r);
     expect(counters.status == 0, title + ": status " + std::to_string(counters.status));
@@ -102,6 +103,8 @@ void many_calls(codec::Device& device, const ExchangeShape& shape, std::uint64_t
     expect((counters.wait_ns != 0) == (overflows[1 - r] != 0) && counters.exchange_ns > counters.wait_ns,
            title + ": times");
     expect(count_other_bytes(pair.rank(r).scratch.data(), 0, codec::encode_scratch_bytes) == 0, title + ": scratch");
+    expect(count_other_bytes(pair.rank(r).lock.data(), 0, sizeof(std::uint32_t)) == 0, title + ": lock");
+    expect(pair.rank(r).outbox.as<codec::Outbox>()->started == calls, title + ": started");
   }
   const double a_call = 1.0 / static_cast<double>(calls);
   std::printf("%s: %llu calls, %.0f us each, of which a patch waited %.0f us\n", title.c_str(),
@@ -130,6 +133,91 @@ void all_kinds(codec::Device& device, const ExchangeShape& shape, bool quick) {
   expect(pair.counters(0).status == 0 && pair.counters(1).status == 0, "status of all kinds");
 }
 
+// Records are what FORMAT.md says, whatever their pieces: the host engine decodes with them what the GPU has encoded.
+void records(codec::Device& device, bool quick) {
+  constexpr std::uint64_t sequences = 3;
+  for (const std::uint64_t capacity : {2064u, 4096u, 1u << 20}) {
+    const ExchangeShape shape{37 * 1024 + 5, 300, capacity};
+    const Layout layout = shape.layout();
+    for (Input& input : all_inputs(shape.count, 7)) {
+      input.values.resize(shape.count);
+      ExchangePair pair(device, shape);
+      const Memory values = upload_values(device, input.values);
+      std::vector<std::uint8_t> message(layout.static_bytes + codec::section_alignment);
+      std::uint8_t* const base =
+          message.data() +
+          (codec::section_alignment - reinterpret_cast<std::uintptr_t>(message.data()) % codec::section_alignment);
+      OverflowServer server(pair.senders(), {});
+      for (std::uint64_t sequence = 1; sequence <= sequences; ++sequence) {
+        pair.encode(0, sequence, values.data(), nullptr);
+      }
+      synchronize();
+      download(base, pair.rank(0).messages.data(), layout.static_bytes);
+      const codec::MessageHeader header = pair.header(0);
+      const std::uint64_t bytes = layout.overflow_bytes(header.entry_units);
+      const std::uint64_t expected = bytes == 0 ? 0 : sequences;
+      while (server.drained != expected && server.broken == 0) std::this_thread::yield();
+      expect(server.broken == 0, input.name + ": pieces");
+      if (bytes == 0) continue;
+      const auto record = server.records().back();
+      expect(record.sequence == sequences && record.receiver == codec::all_receivers, input.name + ": record's name");
+      expect(record.bytes.size() == bytes, input.name + ": record's size");
+      std::vector<std::uint8_t> overflow(bytes + 16);
+      std::uint8_t* const units = overflow.data() + (16 - reinterpret_cast<std::uintptr_t>(overflow.data()) % 16) % 16;
+      std::memcpy(units, record.bytes.data(), bytes);
+      Values decoded(shape.count, 0x5AA5);
+      codec::MessageSummary summary{};
+      codec::DecodeJob job;
+      job.messages = base;
+      job.message_count = 1;
+      job.values = decoded.data();
+      job.count = shape.count;
+      job.pool_fraction = shape.pool_fraction;
+      job.sequence = sequences;
+      job.summaries = &summary;
+      using Engine = codec::HostEngine<codec::Bf16Traits>;
+      require(Engine::decode(job) == Status::ok, "host decode");
+      job.overflow = units;
+      job.overflow_step = bytes;
+      job.overflow_size = bytes;
+      require(Engine::decode(job) == Status::ok, "host patch");
+      expect(summary.status == 0 && decoded == input.values, input.name + ": record");
+    }
+    if (quick) break;
+  }
+}
+
+// Jobs that are replayed as they are count their sequences on the device.
+void counted_sequences(codec::Device& device, const ExchangeShape& shape) {
+  const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
+  const Memory values = upload_values(device, random_bits(shape.count, 4));
+  const Memory outputs(device, ranks * ranks * shard_bytes);
+  ExchangePair pair(device, shape);
+  OverflowServer server(pair.senders(), pair.receivers());
+  Memory counters[ranks];
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    counters[r] = Memory(device, sizeof(std::uint64_t));
+    require(device.clear(counters[r].data(), sizeof(std::uint64_t)), device, "clear");
+    pair.rank(r).counter = reinterpret_cast<std::uint64_t*>(counters[r].data());
+  }
+  constexpr std::uint64_t replays = 5;
+  for (std::uint64_t replay = 0; replay < replays; ++replay) {
+    fill(outputs.data(), poison, outputs.size());
+    synchronize();
+    pair.call(7, {values.data(), values.data()}, {outputs.data(), outputs.data() + ranks * shard_bytes});
+    synchronize();
+    expect(pair.header(0).sequence == 7 + replay, "sequence of a replay");
+    expect(count_differences(outputs.data() + shard_bytes, values.data(), shard_bytes) == 0 &&
+               count_differences(outputs.data() + ranks * shard_bytes, values.data(), shard_bytes) == 0,
+           "values of a replay");
+  }
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    std::uint64_t count = 0;
+    download(&count, counters[r].data(), sizeof(count));
+    expect(count == replays && pair.counters(r).status == 0, "counted sequences");
+  }
+}
+
 bool is_done(cudaStream_t stream) {
   const cudaError_t error = cudaStreamQuery(stream);
   if (error != cudaErrorNotReady) check(error);
@@ -145,14 +233,17 @@ bool done_within(cudaStream_t stream, milliseconds limit) {
   return true;
 }
 
-// Launches return while kernels wait; the kernels end when the CPU thread goes on, or by a release. `crowded`: the
-// waiting encode holds the whole GPU.
-void waiting_kernels(codec::Device& device, const ExchangeShape& shape, bool release, bool crowded) {
-  const std::string title = release ? "released while waiting" : "held up";
+// Launches return while kernels wait; the kernels end when the CPU thread goes on, or by a release. Large values have
+// records of several pieces.
+void waiting_kernels(codec::Device& device, const ExchangeShape& shape, bool release) {
+  const std::string title = (release ? "released while waiting, " : "held up, ") + std::to_string(shape.count);
   const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
   const Memory values = upload_values(device, random_bits(shape.count, 9));
   const Memory outputs(device, ranks * ranks * shard_bytes);
   const Memory elsewhere(device, shard_bytes);
+  const Memory message(device, shape.layout().static_bytes);
+  const Memory scratch(device, codec::encode_scratch_bytes);
+  require(device.clear(scratch.data(), scratch.size()), device, "clear");
   fill(outputs.data(), poison, outputs.size());
   synchronize();
   ExchangePair pair(device, shape);
@@ -162,19 +253,23 @@ void waiting_kernels(codec::Device& device, const ExchangeShape& shape, bool rel
   cudaStream_t other = nullptr;
   check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
 
-  // The first call's patches wait for an answer; rank 0's next encode, on a stream that nothing orders, for the drain.
+  // The first call's patches wait for an answer, or its encodes for a piece to be taken; rank 0's next encode, on a
+  // stream that nothing orders, for its turn.
   pair.call(1, {values.data(), values.data()}, {outputs.data(), outputs.data() + ranks * shard_bytes});
   ExchangeRank& first = pair.rank(0);
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    while (codec::load_acquire(pair.rank(r).mailbox.as<codec::Mailbox>()->ticket) == 0) std::this_thread::yield();
+    while (codec::load_acquire(pair.rank(r).outbox.as<codec::Outbox>()->posted) == 0) std::this_thread::yield();
   }
-  pair.encode(0, 2, values.data(), first.streams[2]);
+  codec::EncodeJob next = pair.encode_job(0, 2, values.data());
+  next.message = message.data();
+  next.scratch = scratch.data();
+  require(device.encode(next, first.streams[2]), device, "encode");
   std::this_thread::sleep_for(milliseconds(100));
   expect(!is_done(first.streams[1]) && !is_done(first.streams[2]), title + ": kernels do not wait");
   require(device.copy(elsewhere.data(), values.data(), shard_bytes, other), device, "copy");
-  expect(crowded || done_within(other, milliseconds(1000)), title + ": other streams wait too");
-  const codec::OverflowNotice& notice = *first.notice.as<codec::OverflowNotice>();
-  expect(codec::load_acquire(notice.posted) == 1, title + ": posted before drained");
+  expect(done_within(other, milliseconds(1000)), title + ": other streams wait too");
+  const codec::Outbox& outbox = *first.outbox.as<codec::Outbox>();
+  expect(codec::load_acquire(outbox.posted) == 1, title + ": posted before taken");
 
   if (release) {
     for (std::uint32_t r = 0; r < ranks; ++r) codec::store_release(*pair.rank(r).release.as<std::uint32_t>(), 1u);
@@ -188,8 +283,13 @@ void waiting_kernels(codec::Device& device, const ExchangeShape& shape, bool rel
     }
   }
   synchronize();
-  expect(count_other_bytes(first.scratch.data(), 0, codec::encode_scratch_bytes) == 0, title + ": scratch");
-  expect(codec::load_acquire(notice.posted) == (release ? 1u : 2u), title + ": posted");
+  for (const std::uint8_t* counters : {first.scratch.data(), scratch.data()}) {
+    expect(count_other_bytes(counters, 0, codec::encode_scratch_bytes) == 0, title + ": scratch");
+  }
+  const std::uint64_t bytes = shape.layout().overflow_bytes(pair.header(0).entry_units);
+  const std::uint64_t pieces = (bytes + shape.capacity - 1) / shape.capacity;
+  expect(codec::load_acquire(outbox.posted) == (release ? 1 : 2 * pieces), title + ": posted");
+  expect(count_other_bytes(first.lock.data(), 0, sizeof(std::uint32_t)) == 0, title + ": lock");
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const auto status = static_cast<Status>(pair.counters(r).status);
     expect(status == (release ? Status::aborted : Status::ok), title + ": status");
@@ -309,16 +409,18 @@ void times(codec::Device& device) {
 
 void run(codec::Device& device, bool quick) {
   all_kinds(device, {20 * 1024 + 77, 4, 4096}, quick);
-  all_kinds(device, {3 * 1024 + 1, 0, 16}, quick);
+  all_kinds(device, {3 * 1024 + 1, 0, 1040}, quick);
+  records(device, quick);
   faults(device, {5 * 1024, 0, 1040});
+  counted_sequences(device, {5 * 1024 + 3, 0, 4096});
   for (const unsigned percent : {0u, 1u, 10u, 100u}) {
     many_calls(device, {20 * 1024 + 6, 16, 8192}, quick ? 9 : 2000, percent);
   }
   if (quick) return;  // memory checkers may make launches wait, and have no business with times
   many_calls(device, {512 * 1024, 64, 1 << 20}, 60, 100);
   for (const bool release : {false, true}) {
-    waiting_kernels(device, {20 * 1024, 0, 8192}, release, false);
-    waiting_kernels(device, {16 << 20, 0, 1 << 20}, release, true);
+    waiting_kernels(device, {20 * 1024, 0, 1 << 20}, release);
+    waiting_kernels(device, {16 << 20, 0, 1 << 20}, release);
   }
   times(device);
 }

@@ -574,6 +574,10 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
     result = churn(std::atoi(argv[1]));
   } else if (name == "shrink-after-death" && argc == 2) {
     result = shrink_after_death(std::atoi(argv[1]));
+  } else if (name == "stopped-at-fence" && argc == 2) {
+    result = stopped_at_fence(std::atoi(argv[1]));
+  } else if (name == "changing") {
+    result = changing(argc - 1, argv + 1);
   } else if (const auto found = scenarios.find(name); found != scenarios.end()) {
     result = found->second();
   }

@@ -129,5 +129,26 @@ extern "C" __attribute__((visibility("default"))) const zipccl_host_runtime_v1 z
     .event_synchronize = [](void*) { return 0; },
     .stream_wait_event = [](CUstream_st*, void*) { return 0; },
     .device_synchronize = [] { return 0; },
+    .stream_capture_begin = [](CUstream_st*) { return 1; },
+    .stream_capture_end = [](CUstream_st*, void**) { return 1; },
+    .stream_capture_status =
+        [](CUstream_st*, int* status) {
+          *status = ZIPCCL_CAPTURE_NONE;
+          return 0;
+        },
+    .graph_launch = [](void*, CUstream_st*) { return 1; },
+    .graph_destroy = [](void*) { return 1; },
+    .event_record_external = [](void*, CUstream_st*) { return 0; },
+    .stream_wait_event_external = [](CUstream_st*, void*) { return 0; },
+    .stream_enqueue_owned =
+        [](CUstream_st*, void (*)(void*), void (*release)(void*), void* argument) {
+          release(argument);
+          return 0;
+        },
+    .stream_capture_id =
+        [](CUstream_st*, unsigned long long* id) {
+          *id = 0;
+          return 0;
+        },
 };
 #endif

@@ -46,6 +46,7 @@ class Case(unittest.TestCase):
             "LD_LIBRARY_PATH": str(self.standin),
             "ZIPCCL_MIN_BYTES": "1",
             "ZIPCCL_STAGING_MB": "2",
+            "ZIPCCL_START": "now",
             "ZIPCCL_REPORT": str(self.folder),
             "ZIPCCL_DEBUG": "INFO",
         }
@@ -256,8 +257,8 @@ class Configuration(Case):
             self.assertEqual(report["communicators"][0]["staging_bytes"], 1 << 20)
 
     def test_too_little_staging(self):
-        results = self.launch("all-gather", ranks=8, ZIPCCL_STAGING_MB=1)
-        self.assert_native(results, "1 MiB of staging are too little for 8 ranks")
+        results = self.launch("all-gather", ranks=9, ZIPCCL_STAGING_MB=1)
+        self.assert_native(results, "1 MiB of staging are too little for 9 ranks")
 
     def test_unwritable_report_folder(self):
         results = self.launch("all-gather", ZIPCCL_REPORT="/proc/nonexistent")

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "test" / "jobs"))
 import count_tests  # noqa: E402
 import summary  # noqa: E402
 import text  # noqa: E402
-from zipccl_cli import ab, logs, one_gpu, paths, reports, table  # noqa: E402
+from zipccl_cli import ab, ablation, logs, one_gpu, paths, reports, table  # noqa: E402
 
 TORCHTITAN = ("[rank0]:[titan] 2026-11-01 10:00:00,000 - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss: {loss}  "
               "\x1b[38mgrad_norm:  1.2345  \x1b[33mmemory:  1.00GiB(0.72%)  \x1b[34mtps: {tps}  \x1b[36mtflops: 3.0  "
@@ -86,6 +86,16 @@ class Verdicts(unittest.TestCase):
         runs += [run_of("off", 3, ["1.5"], 30.0), run_of("on", 4, ["1.5"], 10.0)]
         self.assertIn("speedup 2.500, noise (spread of the runs without zipccl) 40.0 %",
                       ab.format_summary(ab.summarize(runs, 0), None, runs))
+
+    def test_all_to_all_share(self):
+        runs = []
+        for number, (side, milliseconds) in enumerate((("off", 60.0), ("on", 40.0)), 1):
+            lines = [f"step {step} loss 1 time_ms 80.0 all_to_all_ms {milliseconds}" for step in range(3)]
+            runs.append(ab.Run(side, number, 0, 1.0, logs.parse(lines), None))
+        self.assertIn("all-to-all takes 75.0 % of a step without zipccl, 50.0 % with it",
+                      ab.format_summary(ab.summarize(runs, 1), None, runs))
+        plain = [run_of("off", 1, ["1"]), run_of("on", 2, ["1"])]
+        self.assertNotIn("all-to-all", ab.format_summary(ab.summarize(plain, 0), None, plain))
 
     def test_last_digit_differs(self):
         runs = [run_of("off", 1, ["1.5", "8.2312746047973633"]), run_of("on", 2, ["1.5", "8.2312746047973634"])]
@@ -207,8 +217,21 @@ class Figures(unittest.TestCase):
             whole = reports.traffic(folder)
             self.assertEqual((whole["raw_bytes"], whole["wire_bytes"]), (2000, 1400))
             self.assertEqual(whole["routes"], {"compressed": 6, "small": 12})
-            self.assertEqual(reports.traffic(folder, (1 << 20) + 5)["routes"], {"compressed": 6, "small": 2})
-            self.assertIsNone(reports.traffic(folder, 1 << 30))
+            self.assertEqual(reports.traffic(folder, [(1 << 20) + 5])["routes"], {"compressed": 6, "small": 2})
+            self.assertIsNone(reports.traffic(folder, [1 << 30]))
+
+    def test_ablation_compares_within_processes(self):
+        def row(native, zipccl, ratio):
+            return {"native": {"us": native, "call_us": 1.0}, "zipccl": {"us": zipccl, "call_us": 2.0},
+                    "traffic": ratio and {"ratio": ratio, "wire_bytes": 1}}
+
+        results = {"exact": {late: row(100 + 100 * late, 80 + 100 * late, 1.4) for late in ablation.LATE},
+                   "static": {late: row(110 + 110 * late, 55 + 110 * late, None) for late in ablation.LATE}}
+        native, exact, static, noise = ablation.format_ablation(results).splitlines()[1:]
+        self.assertEqual(native.split()[:4], ["native", "105", "-", "158"])
+        self.assertEqual(exact.split()[:5], ["exact", "80", "1.250", "130", "1.154"])
+        self.assertEqual(static.split()[-4:], ["1.200", "2.0", "1.0", "native"])
+        self.assertIn("9.5 %", noise)
 
     def test_tables_and_sizes(self):
         self.assertEqual(table.format_table(["a", "bb"], [["ccc", "1"]]), "a    bb\nccc   1")
@@ -222,6 +245,12 @@ class Figures(unittest.TestCase):
     def test_step_states(self):
         steps = summary.read(["a\t0\t3\tfigure", "b\t124\t9\t", "c\tskipped\t0\tno tool"])
         self.assertEqual([step["state"] for step in steps], ["ok", "failed (124)", "skipped"])
+
+
+class Jobs(unittest.TestCase):
+    def test_jobs_are_python(self):  # they need GPUs, so that nothing here runs them
+        for script in (ROOT / "test" / "jobs").glob("*.py"):
+            compile(script.read_text(), str(script), "exec")
 
 
 class Text(unittest.TestCase):

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "codec/format.hpp"
+#include "codec/overflow.hpp"
 #include "test/gpu/codec_inputs.hpp"
 #include "test/gpu/device_fixture.hpp"
 #include "test/perf/device_timer.hpp"
@@ -36,13 +37,15 @@ struct Options {
   std::optional<std::uint32_t> pool_fraction;  // without: each input's own, see fitting_pool()
   std::uint64_t offset = 0;                    // bytes between a 256-byte boundary and the values
   std::string input = "normal";
+  std::string exchange = "static";
   std::string json;
 };
 
 [[noreturn]] void usage(int code) {
-  std::fprintf(code == 0 ? stdout : stderr,
-               "codec-perf [-b 1M] [-e 1G] [-f 4] [-n 20] [-w 5] [--input normal|random|zeros|recorded:DIRECTORY]\n"
-               "           [--pool-fraction UNITS_PER_256_TILES] [--offset BYTES] [--json FILE]\n");
+  std::fprintf(
+      code == 0 ? stdout : stderr,
+      "codec-perf [-b 1M] [-e 1G] [-f 4] [-n 20] [-w 5] [--input normal|random|zeros|recorded:DIRECTORY]\n"
+      "           [--pool-fraction UNITS_PER_256_TILES] [--offset BYTES] [--exchange static|exact] [--json FILE]\n");
   std::exit(code);
 }
 
@@ -84,6 +87,8 @@ Options parse(int argc, char** argv) {
       options.offset = parse_size(value);
     } else if (flag == "--input") {
       options.input = value;
+    } else if (flag == "--exchange") {
+      options.exchange = value;
     } else if (flag == "--json") {
       options.json = value;
     } else {
@@ -91,6 +96,7 @@ Options parse(int argc, char** argv) {
     }
   }
   if (options.begin < 2 || options.factor < 2 || options.samples == 0 || options.offset % 2 != 0 ||
+      (options.exchange != "static" && options.exchange != "exact") ||
       options.pool_fraction.value_or(0) > codec::max_pool_fraction) {
     usage(2);
   }
@@ -153,9 +159,31 @@ struct Buffers {
         message(device, sets * layout.static_bytes),
         overflow(device, layout.max_overflow_bytes()),
         scratch(device, codec::encode_scratch_bytes),
-        summaries(device, 1) {
+        lock(device, sizeof(std::uint32_t)),
+        summaries(device, 1),
+        owner(device) {
     require(device.clear(scratch.data(), scratch.size()), device, "clear");
+    require(device.clear(lock.data(), lock.size()), device, "clear");
+    void* mapped = nullptr;
+    require(device.allocate_mapped(&mapped, sizeof(codec::Outbox) + outbox_bytes + sizeof(std::uint32_t)), device,
+            "mapped memory");
+    outbox = static_cast<codec::Outbox*>(mapped);
+    *release() = 1;
   }
+  ~Buffers() { owner.release_mapped(outbox); }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  // As exchange mode static has it, but released, as nobody would take what is posted.
+  void attach(codec::EncodeJob& job) const {
+    job.outbox = outbox;
+    job.outbox_capacity = outbox_bytes;
+    job.outbox_lock = reinterpret_cast<std::uint32_t*>(lock.data());
+    job.release = release();
+  }
+  std::uint32_t* release() const { return reinterpret_cast<std::uint32_t*>(outbox->data() + outbox_bytes); }
+
+  static constexpr std::uint64_t outbox_bytes = 4096;
 
   std::uint64_t stride;
   std::uint64_t sets;
@@ -164,7 +192,10 @@ struct Buffers {
   Memory message;
   Memory overflow;
   Memory scratch;
+  Memory lock;
   MappedSummaries summaries;
+  codec::Device& owner;
+  codec::Outbox* outbox = nullptr;
 };
 
 std::uint64_t count_entry_tiles(const std::uint8_t* message, const Layout& layout) {
@@ -219,7 +250,7 @@ Row measure(codec::Device& device, const Options& options, const Input& input, s
   }
   fill(buffers.output.data(), 0xA5, buffers.output.size());
 
-  const auto encode = [&](unsigned i, codec::Stream stream) {
+  const auto encode_job = [&](unsigned i) {
     const std::uint64_t set = i % buffers.sets;
     codec::EncodeJob job;
     job.values = inputs + set * buffers.stride;
@@ -229,6 +260,13 @@ Row measure(codec::Device& device, const Options& options, const Input& input, s
     job.overflow = buffers.overflow.data();
     job.overflow_bytes = buffers.overflow.size();
     job.scratch = buffers.scratch.data();
+    return job;
+  };
+  const auto encode = [&](unsigned i, codec::Stream stream) {
+    codec::EncodeJob job = encode_job(i);
+    if (options.exchange == "static") {
+      buffers.attach(job);
+    }
     require(device.encode(job, stream), device, "encode");
   };
   codec::DecodeJob job;
@@ -260,8 +298,10 @@ Row measure(codec::Device& device, const Options& options, const Input& input, s
   row.encode_us = time(encode);
   row.decode_us = time(decode);
 
-  // Verify the last set, whose overflow has not been overwritten.
+  // Verify the last set, with its overflow at hand.
   const std::uint64_t last = buffers.sets - 1;
+  require(device.encode(encode_job(static_cast<unsigned>(last)), nullptr), device, "encode");
+  decode(static_cast<unsigned>(last), nullptr);
   codec::MessageHeader header;
   download(&header, buffers.message.data() + last * layout.static_bytes, sizeof(header));
   const std::uint64_t overflow_bytes = layout.overflow_bytes(header.entry_units);

@@ -208,6 +208,7 @@ Step plan_point_to_point(const std::vector<const Operation*>& operations) {
     header.kind = static_cast<std::uint32_t>(Kind::send);
     header.count = bytes;
     Lane& lane = step.lane(operation->peer);
+    lane.acknowledged = communicator.settings().rendezvous;
     std::byte* data = sends ? readable(operation->send, 0) : at(operation->receive, 0);
     (sends ? lane.outgoing : lane.incoming).push_back(Message{header, data, bytes, nullptr, 0, {}});
   }

@@ -34,8 +34,13 @@ Communicator::~Communicator() {
 void Communicator::connect() {
   try {
     Meeting meeting = meet(token_, rank_, rank_count_, {getpid(), 0}, true, wake_);
+    Meeting second;
+    if (settings_.rendezvous) {
+      second = meet(derive(token_, "acknowledgements"), rank_, rank_count_, {}, true, wake_);
+    }
     const std::lock_guard lock(mutex_);
     connections_ = std::move(meeting.connections);
+    acknowledgements_ = std::move(second.connections);
     if (device_ < 0) {
       const auto own = meeting.cards.begin() + rank_;
       device_ = static_cast<int>(std::count(meeting.cards.begin(), own, *own));
@@ -89,6 +94,11 @@ void Communicator::require_operational() {
   require_ready();
 }
 
+void Communicator::require_open() {
+  const std::lock_guard lock(mutex_);
+  if (finalized_) throw Error(ncclInvalidUsage, "the communicator is finalized");
+}
+
 std::uint64_t Communicator::take_ticket() {
   const std::lock_guard lock(mutex_);
   ++outstanding_;
@@ -135,8 +145,10 @@ void Communicator::stop_locked() {
   if (stopped_) return;
   stopped_ = true;
   wake_.raise();
-  for (const FileDescriptor& connection : connections_) {
-    if (connection.valid()) shutdown(connection.number(), SHUT_RDWR);
+  for (const auto* connections : {&connections_, &acknowledgements_}) {
+    for (const FileDescriptor& connection : *connections) {
+      if (connection.valid()) shutdown(connection.number(), SHUT_RDWR);
+    }
   }
   changed_.notify_all();
 }
@@ -164,6 +176,7 @@ void Communicator::close() {
   if (background_.joinable()) background_.join();
   const std::lock_guard lock(mutex_);
   connections_.clear();
+  acknowledgements_.clear();
 }
 
 void* Communicator::add_registration() {

@@ -32,12 +32,14 @@ class Communicator {
   void connect();                // returns when all ranks have entered
   void connect_in_background();  // for nonblocking communicators
 
+  const Token& token() const { return token_; }  // the same on all ranks
   int rank() const { return rank_; }
   int rank_count() const { return rank_count_; }
   int device() const { return device_; }
   const Settings& settings() const { return settings_; }
   const WakeSignal& wake() const { return wake_; }
   int connection(int peer) const { return connections_[static_cast<std::size_t>(peer)].number(); }
+  int acknowledgements(int peer) const { return acknowledgements_[static_cast<std::size_t>(peer)].number(); }
   std::uint32_t next_sequence() { return ++sequence_; }  // by the thread that launches
 
   // The token of a child, the same on all its ranks as long as they make the same children in the same order.
@@ -47,6 +49,7 @@ class Communicator {
   std::string error_text();
   void require_ready();        // throws unless created, without error and not aborted
   void require_operational();  // also not finalized or revoked
+  void require_open();         // throws if finalized: a graph may be launched after that
 
   // Order of operations: tickets are taken at launch, and a ticket's turn comes when all earlier ones have ended.
   std::uint64_t take_ticket();
@@ -76,6 +79,7 @@ class Communicator {
   const Settings settings_;
   WakeSignal wake_;
   std::vector<FileDescriptor> connections_;
+  std::vector<FileDescriptor> acknowledgements_;  // a byte for every message; only with settings_.rendezvous
   std::uint32_t sequence_ = 0;
   ReductionTable reductions_;
   std::thread background_;

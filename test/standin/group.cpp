@@ -45,16 +45,19 @@ void create_all(const std::vector<Creation>& creations) {
   std::rethrow_exception(*first);
 }
 
-// Operations of one launch that share streams or communicators, directly or through others: they run as one, on the
-// first of their streams, and the other streams wait for them.
+// Operations of one launch that run as one, on the first of their streams, while their other streams wait for them:
+// those of one communicator, and those of its other ranks in this process that share a stream with it.
 struct Batch {
   std::vector<cudaStream_t> streams;
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::vector<std::vector<Operation>> operations;  // by communicator
 
+  const Token& token() const { return communicators.front()->token(); }
+
   bool touches(const Operation& operation) const {
-    return std::count(streams.begin(), streams.end(), operation.stream) > 0 ||
-           std::count(communicators.begin(), communicators.end(), operation.communicator) > 0;
+    return std::count(communicators.begin(), communicators.end(), operation.communicator) > 0 ||
+           (operation.communicator->token() == token() &&
+            std::count(streams.begin(), streams.end(), operation.stream) > 0);
   }
 
   void add(Operation operation) {
@@ -91,6 +94,10 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
     apart.push_back(std::move(merged));
     batches = std::move(apart);
   }
+  // As NCCL, which orders a group's communicators by a hash: whatever the ranks' order of calls, communicators that
+  // share a stream run one after the other in the same order everywhere.
+  std::stable_sort(batches.begin(), batches.end(),
+                   [](const Batch& one, const Batch& other) { return one.token() < other.token(); });
   return batches;
 }
 
@@ -117,24 +124,42 @@ struct Launch {
   }
 };
 
-void launch(Batch batch) {
-  std::vector<std::shared_ptr<Stream>> streams;
-  for (const cudaStream_t handle : batch.streams) streams.push_back(find_stream(handle));
+// Tickets and sequence numbers are taken in the order of issue.
+Work issue(const Batch& batch) {
   auto work = std::make_shared<Launch>();
   for (std::size_t index = 0; index < batch.communicators.size(); ++index) {
+    batch.communicators[index]->require_open();
     work->parts.push_back({batch.communicators[index], 0, plan(batch.operations[index])});
   }
   for (Launch::Part& part : work->parts) part.ticket = part.communicator->take_ticket();
-  for (std::size_t index = 1; index < streams.size(); ++index) streams[0]->wait_for(streams[index]->mark());
-  streams[0]->enqueue([work] { work->run(); });
+  return [work] { work->run(); };
+}
+
+std::vector<std::shared_ptr<Stream>> streams_of(const Batch& batch) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (const cudaStream_t handle : batch.streams) streams.push_back(find_stream(handle));
+  for (const auto& stream : streams) {
+    if (stream->capture() != streams[0]->capture()) {
+      throw Error(ncclInvalidUsage, "a group's streams must all be captured by the same graph, or none of them");
+    }
+  }
+  return streams;
+}
+
+void launch(Batch batch) {
+  const std::vector<std::shared_ptr<Stream>> streams = streams_of(batch);
+  for (std::size_t index = 1; index < streams.size(); ++index) streams[0]->wait_for(streams[index]->record());
+  streams[0]->issue([shared = std::make_shared<const Batch>(std::move(batch))] { return issue(*shared); });
   if (streams.size() == 1) return;
-  const auto done = streams[0]->mark();
+  const Point done = streams[0]->record();
   for (std::size_t index = 1; index < streams.size(); ++index) streams[index]->wait_for(done);
 }
 
 void launch_all(std::vector<Operation> operations) {
   require_matched_self(operations);
-  for (Batch& batch : batches_of(std::move(operations))) launch(std::move(batch));
+  std::vector<Batch> batches = batches_of(std::move(operations));
+  for (const Batch& batch : batches) streams_of(batch);  // before anything is launched
+  for (Batch& batch : batches) launch(std::move(batch));
 }
 
 }  // namespace

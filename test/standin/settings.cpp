@@ -29,6 +29,7 @@ Settings Settings::from_environment() {
   Settings settings;
   settings.bytes_per_second = 1e6 * static_cast<double>(number_from_environment("STANDIN_RATE_MBPS", 0));
   settings.latency = std::chrono::microseconds(number_from_environment("STANDIN_LATENCY_US", 0));
+  settings.rendezvous = number_from_environment("STANDIN_RENDEZVOUS", 0) != 0;
   return settings;
 }
 

@@ -10,6 +10,7 @@ namespace standin {
 struct Settings {
   double bytes_per_second = 0;  // of a rank's outgoing link; 0: unlimited
   std::chrono::nanoseconds latency{0};
+  bool rendezvous = false;  // a send ends when its receive has
 
   static Settings from_environment();  // throws Error(ncclSystemError) on a value that is not a number
 };

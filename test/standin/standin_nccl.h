@@ -7,6 +7,8 @@
  *
  * - STANDIN_RATE_MBPS: megabytes (10^6 bytes) per second that a rank's outgoing link carries; 0: unlimited.
  * - STANDIN_LATENCY_US: microseconds added to every collective and to every group of point-to-point operations.
+ * - STANDIN_RENDEZVOUS: 1: a send ends only when its receive has, as large ones do in NCCL; else small sends may end
+ *   before. Must be the same on all ranks.
  * - STANDIN_VERSION: version code that ncclGetVersion reports, read at that call.
  * - STANDIN_FAULT: faults to inject, read once at the first call: rules rank=R,call=NAME,nth=N,action=A, separated by
  *   semicolons. `rank` is the rank in the call's communicator, or the environment variable RANK for calls without one;

@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <map>
@@ -56,12 +57,12 @@ class Run {
   void wait_list(std::vector<pollfd>* polled, std::optional<Clock::time_point>* wake_at) const {
     polled->push_back({communicator_.wake().number(), POLLIN, 0});
     if (retry_at_ && (!*wake_at || *retry_at_ < **wake_at)) *wake_at = *retry_at_;
-    for (const Wait& wait : waits_) polled->push_back({communicator_.connection(wait.peer), wait.events, 0});
+    for (const Wait& wait : waits_) polled->push_back({wait.connection, wait.events, 0});
   }
 
  private:
   struct Wait {
-    int peer;
+    int connection;
     short events;
   };
 
@@ -87,6 +88,7 @@ class Run {
     // Receiving first: what arrives may be sent on in the same round.
     for (Lane& lane : step.lanes) receive(&lane);
     for (Lane& lane : step.lanes) send(&lane);
+    for (Lane& lane : step.lanes) acknowledge(&lane);
     const bool complete = std::all_of(step.lanes.begin(), step.lanes.end(), [](const Lane& l) { return l.complete(); });
     if (!complete) {
       for (const Lane& lane : step.lanes) add_wait(lane);
@@ -107,12 +109,13 @@ class Run {
 
   void receive(Lane* lane) {
     std::size_t room = largest_transfer;
-    while (room > 0 && lane->received < lane->incoming.size()) {
+    while (lane->received < lane->incoming.size()) {
       Message& message = lane->incoming[lane->received];
       if (message.complete()) {
         ++lane->received;
         continue;
       }
+      if (room == 0) return;
       iovec pieces[2] = {};
       std::size_t piece_count = 0;
       if (message.done < sizeof(Header)) {
@@ -138,12 +141,13 @@ class Run {
 
   void send(Lane* lane) {
     std::size_t room = largest_transfer;
-    while (room > 0 && lane->sent < lane->outgoing.size()) {
+    while (lane->sent < lane->outgoing.size()) {
       Message& message = lane->outgoing[lane->sent];
       if (message.complete()) {
         ++lane->sent;
         continue;
       }
+      if (room == 0) return;
       const Clock::time_point now = Clock::now();
       const std::size_t begin = message.payload_done();
       std::size_t payload = std::min(room, sendable(message) - begin);
@@ -171,7 +175,36 @@ class Run {
     }
   }
 
+  void acknowledge(Lane* lane) {
+    std::array<std::byte, 64> bytes{};
+    while (lane->owes_acknowledgement()) {
+      const std::size_t owed = std::min(bytes.size(), lane->received - lane->acknowledgements_sent);
+      const ssize_t moved = ::send(communicator_.acknowledgements(lane->peer), bytes.data(), owed, MSG_NOSIGNAL);
+      if (moved < 0 && errno == EINTR) continue;
+      if (moved < 0 && errno == EAGAIN) break;
+      if (moved < 0) throw lost(lane->peer);
+      lane->acknowledgements_sent += static_cast<std::size_t>(moved);
+    }
+    // No more than this step's: a later step's may be there already.
+    while (lane->awaits_acknowledgement()) {
+      const std::size_t awaited = std::min(bytes.size(), lane->sent - lane->acknowledgements_received);
+      const ssize_t moved = recv(communicator_.acknowledgements(lane->peer), bytes.data(), awaited, 0);
+      if (moved < 0 && errno == EINTR) continue;
+      if (moved < 0 && errno == EAGAIN) break;
+      if (moved <= 0) throw lost(lane->peer);
+      lane->acknowledgements_received += static_cast<std::size_t>(moved);
+    }
+  }
+
   void add_wait(const Lane& lane) {
+    short events = 0;
+    if (lane.awaits_acknowledgement()) events |= POLLIN;
+    if (lane.owes_acknowledgement()) events |= POLLOUT;
+    if (events != 0) waits_.push_back({communicator_.acknowledgements(lane.peer), events});
+    add_data_wait(lane);
+  }
+
+  void add_data_wait(const Lane& lane) {
     short events = 0;
     if (lane.received < lane.incoming.size()) events |= POLLIN;
     if (lane.sent < lane.outgoing.size()) {
@@ -185,7 +218,7 @@ class Run {
       }
     }
     // Hang-ups are always reported: a lane that waits only for its link or for data to forward is left out.
-    if (events != 0) waits_.push_back({lane.peer, events});
+    if (events != 0) waits_.push_back({communicator_.connection(lane.peer), events});
   }
 
   static std::size_t sendable(const Message& message) {

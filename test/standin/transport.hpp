@@ -44,10 +44,18 @@ struct Lane {
   int peer = 0;
   std::vector<Message> outgoing;
   std::vector<Message> incoming;
-  std::size_t sent = 0;      // messages
-  std::size_t received = 0;  // messages
+  std::size_t sent = 0;       // messages
+  std::size_t received = 0;   // messages
+  bool acknowledged = false;  // a message has been sent when the peer says that it has it
+  std::size_t acknowledgements_sent = 0;
+  std::size_t acknowledgements_received = 0;
 
-  bool complete() const { return sent == outgoing.size() && received == incoming.size(); }
+  bool awaits_acknowledgement() const { return acknowledged && acknowledgements_received < sent; }
+  bool owes_acknowledgement() const { return acknowledged && acknowledgements_sent < received; }
+  bool complete() const {
+    return sent == outgoing.size() && received == incoming.size() && !awaits_acknowledgement() &&
+           !owes_acknowledgement();
+  }
 };
 
 struct Step {

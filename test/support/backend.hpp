@@ -19,6 +19,16 @@ class Backend {
   virtual cudaStream_t create_stream() = 0;
   virtual void destroy_stream(cudaStream_t stream) = 0;
   virtual void synchronize(cudaStream_t stream) = 0;
+  virtual void wait_for(cudaStream_t stream, cudaStream_t other) = 0;  // for what is enqueued there so far
+
+  // CUDA graphs, captured as PyTorch does. What the stream is given between begin and end goes into the graph.
+  virtual void begin_capture(cudaStream_t stream) = 0;
+  virtual void* end_capture(cudaStream_t stream) = 0;  // the graph, ready for launch
+  virtual void launch(void* graph, cudaStream_t stream) = 0;
+  virtual void destroy_graph(void* graph) = 0;  // after its launches
+
+  virtual std::size_t used_memory() = 0;  // bytes of the device that are in use, by whomever; 0 on the stand-in
+
   // Synchronous, but only for memory that no stream uses at the time.
   virtual void upload(void* device, const void* host, std::size_t bytes) = 0;
   virtual void download(void* host, const void* device, std::size_t bytes) = 0;

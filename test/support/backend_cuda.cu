@@ -60,6 +60,36 @@ class CudaBackend final : public Backend {
   }
   void destroy_stream(cudaStream_t stream) override { check(cudaStreamDestroy(stream), "cudaStreamDestroy"); }
   void synchronize(cudaStream_t stream) override { check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
+  void wait_for(cudaStream_t stream, cudaStream_t other) override {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    check(cudaEventRecord(event, other), "cudaEventRecord");
+    check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
+    check(cudaEventDestroy(event), "cudaEventDestroy");  // once it has been waited for
+  }
+  void begin_capture(cudaStream_t stream) override {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  }
+  void* end_capture(cudaStream_t stream) override {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t executable = nullptr;
+    check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    return executable;
+  }
+  void launch(void* graph, cudaStream_t stream) override {
+    check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream), "cudaGraphLaunch");
+  }
+  void destroy_graph(void* graph) override {
+    check(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)), "cudaGraphExecDestroy");
+  }
+  std::size_t used_memory() override {
+    std::size_t free_bytes = 0;
+    std::size_t total = 0;
+    check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
+    return total - free_bytes;
+  }
   void upload(void* device, const void* host, std::size_t bytes) override {
     check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
     // From pageable memory cudaMemcpy returns before the last bytes have arrived, and other streams do not wait.

@@ -34,6 +34,26 @@ class StandinBackend final : public Backend {
   void synchronize(cudaStream_t stream) override {
     check(zipccl_host_runtime.stream_synchronize(stream), "stream_synchronize");
   }
+  void wait_for(cudaStream_t stream, cudaStream_t other) override {
+    void* event = nullptr;
+    check(zipccl_host_runtime.event_create(&event), "event_create");
+    check(zipccl_host_runtime.event_record(event, other), "event_record");
+    check(zipccl_host_runtime.stream_wait_event(stream, event), "stream_wait_event");
+    check(zipccl_host_runtime.event_destroy(event), "event_destroy");
+  }
+  void begin_capture(cudaStream_t stream) override {
+    check(zipccl_host_runtime.stream_capture_begin(stream), "stream_capture_begin");
+  }
+  void* end_capture(cudaStream_t stream) override {
+    void* graph = nullptr;
+    check(zipccl_host_runtime.stream_capture_end(stream, &graph), "stream_capture_end");
+    return graph;
+  }
+  void launch(void* graph, cudaStream_t stream) override {
+    check(zipccl_host_runtime.graph_launch(graph, stream), "graph_launch");
+  }
+  void destroy_graph(void* graph) override { check(zipccl_host_runtime.graph_destroy(graph), "graph_destroy"); }
+  std::size_t used_memory() override { return 0; }
   void upload(void* device, const void* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, std::size_t bytes) override { std::memcpy(host, device, bytes); }
   void fill(void* device, std::uint8_t byte, std::size_t bytes) override { std::memset(device, byte, bytes); }

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "collectives/sizes_first_exchange.hpp"
 #include "test/support/data.hpp"
 #include "test/unit/catch.hpp"
 #include "test/unit/gather_ranks.hpp"
@@ -25,7 +26,8 @@ using RankState = test::GatherRank;
 
 class Ranks : public test::GatherRanks {
  public:
-  explicit Ranks(int count, std::uint32_t pool_fraction = 16) : GatherRanks(count, Exchange::exact, pool_fraction) {}
+  explicit Ranks(int count, std::uint32_t pool_fraction = 16, Exchange exchange = Exchange::exact)
+      : GatherRanks(count, exchange, pool_fraction) {}
 
   // All ranks gather `count` values of `kind` each, in place.
   void gather(std::uint64_t count, Data kind, std::uint64_t seed = 1) {
@@ -40,12 +42,16 @@ class Ranks : public test::GatherRanks {
 }  // namespace
 
 TEST_CASE("all-gather is exact for every rank count, size and kind of data") {
+  const Exchange exchange = GENERATE(Exchange::exact, Exchange::sizes_first);
+  const std::uint32_t pool = GENERATE(0u, 16u);
   for (const int count : {2, 3, 5, 8}) {
-    Ranks ranks(count);
+    Ranks ranks(count, pool, exchange);
     for (const std::uint64_t values : {1, 1023, 1024, 1025, 50000, 300001}) {
       for (int kind = 0; kind < test::data_kinds; ++kind) {
         CAPTURE(count, values, kind);
         ranks.gather(values, static_cast<Data>(kind), values);
+        ranks.require_equal();
+        ranks.gather_group({{values, false, nullptr}, {values / 2 + 1, true, nullptr}}, static_cast<Data>(kind), 3);
         ranks.require_equal();
       }
     }
@@ -70,12 +76,71 @@ TEST_CASE("overflow travels only when a pool is too small") {
 
 TEST_CASE("large calls go in chunks of nearly equal size") {
   Ranks ranks(2);
-  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, false, 16);
   REQUIRE(chunk > 0);
   REQUIRE(chunk % codec::tile_values == 0);
   ranks.gather(3 * chunk + 1, Data::mixture);
   ranks.require_equal();
   REQUIRE(ranks.world.gathers == 4);
+}
+
+TEST_CASE("sizes first: two exchanges a chunk, the second as large as the largest message") {
+  Ranks ranks(2, 0, Exchange::sizes_first);
+  const std::uint64_t slot = Staging::slot_bytes(staging_bytes, 2, false);
+  const std::uint64_t chunk = SizesFirstLane::chunk_values(slot, 0);
+  const codec::Layout layout = codec::Layout::of(chunk, 0);
+  REQUIRE(layout.static_bytes + layout.max_overflow_bytes() <= slot);
+  REQUIRE(layout.static_bytes + layout.max_overflow_bytes() > slot - 4096);
+  ranks.gather(2 * chunk, Data::zeros);
+  ranks.require_equal();
+  REQUIRE(ranks.world.gathers == 4);
+  const Bucket& bucket = ranks.states[0]->statistics.bucket(Collective::all_gather, 2 * 2 * chunk * value_bytes);
+  REQUIRE(bucket.wire_bytes == 2 * (sizeof(codec::MessageHeader) + layout.static_bytes));
+  REQUIRE(bucket.overflow_bytes == 0);
+  // Rank 1 alone needs more, and both send as much.
+  ranks.gather_shards({test::make_data(Data::zeros, chunk, 1), test::make_data(Data::random, chunk, 2)});
+  ranks.require_equal();
+  REQUIRE(ranks.world.gathers == 6);
+  const Bucket& second = ranks.states[0]->statistics.bucket(Collective::all_gather, 2 * chunk * value_bytes);
+  REQUIRE(second.overflow_bytes > chunk / 2);
+  REQUIRE(second.wire_bytes == sizeof(codec::MessageHeader) + layout.static_bytes + second.overflow_bytes);
+  REQUIRE(second.overflow_chunks == 1);
+}
+
+TEST_CASE("sizes first: what a decode finds wrong is the next call's error") {
+  Ranks ranks(2, 16, Exchange::sizes_first);
+  ranks.world.fault_rank = 1;
+  ranks.world.fault_call = 2;  // the messages
+  ranks.world.fault_byte = 0;
+  ranks.gather(5000, Data::normal);
+  REQUIRE(ranks.states[1]->result == ncclSuccess);
+  RankState& state = *ranks.states[1];
+  std::thread other([&] {  // it must not wait for a rank that fails before its second exchange
+    const AllGatherCall call = {&ranks.states[0]->communicator, ranks.states[0]->output.data(),
+                                ranks.states[0]->output.data(), 1000, nullptr};
+    Status status = Status::ok;
+    static_cast<void>(all_gather({&call, 1}, &status));
+  });
+  const AllGatherCall call = {&state.communicator, state.output.data(), state.output.data(), 1000, nullptr};
+  const ncclResult_t result = all_gather({&call, 1}, &state.status);
+  ranks.world.barrier.arrive_and_drop();
+  other.join();
+  REQUIRE(result == ncclInternalError);
+  REQUIRE(state.status == Status::bad_magic);
+}
+
+TEST_CASE("sizes first: a size that no message can have is refused before anything is received") {
+  Ranks ranks(2, 16, Exchange::sizes_first);
+  ranks.world.fault_rank = LoopbackWorld::every_rank;
+  ranks.world.fault_call = 1;
+  ranks.world.fault_byte = offsetof(codec::MessageHeader, entry_units) + 5;
+  ranks.world.fault_sender = LoopbackWorld::every_rank;
+  ranks.gather(5000, Data::normal);
+  for (const auto& state : ranks.states) {
+    REQUIRE(state->result == ncclInternalError);
+    REQUIRE(state->status == Status::bad_totals);
+  }
+  REQUIRE(ranks.world.gathers == 1);
 }
 
 TEST_CASE("an error from NCCL is returned as it is and stays") {
@@ -213,7 +278,7 @@ TEST_CASE("staging of unlike sizes works alike when limited to the smallest") {
   larger.communicator.staging->limit(staging_bytes, 2);
   REQUIRE(larger.communicator.staging->slot_bytes() == ranks.states[0]->communicator.staging->slot_bytes());
   REQUIRE(larger.communicator.staging->bytes() == 3 * staging_bytes);
-  ranks.gather(3 * Staging::chunk_values(staging_bytes, 2, 16) + 1, Data::random);
+  ranks.gather(3 * Staging::chunk_values(staging_bytes, 2, false, 16) + 1, Data::random);
   ranks.require_equal();
 }
 
@@ -229,8 +294,9 @@ TEST_CASE("staging is refused whole") {
     REQUIRE(Staging::create(device, 2 << 20, 1 << 4, false, &staging) != Status::ok);
   }
   SECTION("slots below the smallest chunk") {
-    REQUIRE(Staging::slot_bytes(1 << 20, 8) == 0);
-    REQUIRE(Staging::chunk_values(1 << 20, 8, 0) == 0);
+    REQUIRE(Staging::slot_bytes(1 << 20, 8, false) == 0);
+    REQUIRE(Staging::slot_bytes(1 << 20, 8, true) == 64 << 10);  // one slot fewer
+    REQUIRE(Staging::chunk_values(1 << 20, 8, false, 0) == 0);
     REQUIRE(Staging::create(device, 1 << 20, 8, false, &staging) == Status::invalid_argument);
   }
   REQUIRE(staging == nullptr);

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "switcher/fence_wire.hpp"
 #include "switcher/limits.hpp"
 #include "test/unit/catch.hpp"
 #include "test/unit/channel_fixture.hpp"
@@ -142,6 +143,12 @@ TEST_CASE("frames against the protocol end the connection") {
     raw.send_frame(header);
   }
   SECTION("a second proof") { raw.prove(0); }
+  SECTION("a fence message of no known type") {
+    raw.send_frame(raw.header(PeerFrame::fence, 0, fence_message_bytes), WireBytes(fence_message_bytes, 0xff));
+  }
+  SECTION("a fence message of another length") {
+    raw.send_frame(raw.header(PeerFrame::fence, 0, fence_message_bytes - 1), WireBytes(fence_message_bytes - 1));
+  }
   SECTION("a proof with another secret") {
     raw.send_frame(raw.header(PeerFrame::proof, 0, secret_bytes), WireBytes(secret_bytes, 1));
   }

@@ -22,7 +22,11 @@ struct FakeRuntime {
     int pending = 0;
   };
   std::map<CUstream_st*, std::deque<std::function<void()>>> streams;
-  int failure = 0;  // what every function returns
+  std::vector<std::function<void()>> graph;     // instead of the streams while `capture` is not none
+  std::vector<std::function<void()>> releases;  // of what the graph owns
+  int capture = ZIPCCL_CAPTURE_NONE;
+  std::vector<std::string> external;  // calls for external events
+  int failure = 0;                    // what every function returns
   int allocations = 0;
   int synchronizations = 0;
 
@@ -85,6 +89,42 @@ zipccl_host_runtime_v1 make_runtime() {
     return fake.failure;
   };
   runtime.stream_wait_event = [](CUstream_st*, void*) { return fake.failure; };
+  runtime.stream_create = [](CUstream_st** stream) {
+    *stream = reinterpret_cast<CUstream_st*>(std::uintptr_t{77});
+    return fake.failure;
+  };
+  runtime.stream_destroy = [](CUstream_st* stream) {
+    fake.streams.erase(stream);
+    return fake.failure;
+  };
+  runtime.stream_enqueue_owned = [](CUstream_st* stream, void (*function)(void*), void (*release)(void*),
+                                    void* argument) {
+    if (fake.failure != 0) {
+      return fake.failure;
+    }
+    if (fake.capture != ZIPCCL_CAPTURE_NONE) {
+      fake.graph.push_back([=] { function(argument); });
+      fake.releases.push_back([=] { release(argument); });
+    } else {
+      fake.streams[stream].push_back([=] {
+        function(argument);
+        release(argument);
+      });
+    }
+    return 0;
+  };
+  runtime.stream_capture_id = [](CUstream_st*, unsigned long long* id) {
+    *id = fake.capture == ZIPCCL_CAPTURE_ACTIVE ? 5 : 0;
+    return fake.capture == ZIPCCL_CAPTURE_INVALIDATED ? 1 : fake.failure;
+  };
+  runtime.event_record_external = [](void*, CUstream_st*) {
+    fake.external.emplace_back("record");
+    return fake.failure;
+  };
+  runtime.stream_wait_event_external = [](CUstream_st*, void*) {
+    fake.external.emplace_back("wait");
+    return fake.failure;
+  };
   runtime.device_synchronize = [] {
     ++fake.synchronizations;
     if (fake.failure == 0) {
@@ -125,9 +165,14 @@ TEST_CASE("what a host device says of itself") {
   CHECK(device->ordinal() == 0);
   CHECK(std::string(device->name()) == "host");
   CHECK(device->total_memory() > 64u << 20);
-  bool active = true;
-  CHECK(device->capturing(stream_of(1), &active) == Status::ok);
-  CHECK_FALSE(active);
+  std::uint64_t capture = 1;
+  CHECK(device->capture(stream_of(1), &capture) == Status::ok);
+  CHECK(capture == 0);
+  fake.capture = ZIPCCL_CAPTURE_ACTIVE;
+  CHECK(device->capture(stream_of(1), &capture) == Status::ok);
+  CHECK(capture == 5);
+  fake.capture = ZIPCCL_CAPTURE_INVALIDATED;
+  CHECK(device->capture(stream_of(1), &capture) == Status::device_error);
 }
 
 TEST_CASE("memory") {
@@ -185,7 +230,6 @@ TEST_CASE("work runs on its stream, after the call, from a copy of the job") {
     CHECK(device->patch(patch_job, stream_of(1)) == Status::invalid_argument);
     patch_job.decode = decode_job;
     patch_job.counters = &counters;
-    patch_job.ticket = 9;
     REQUIRE(device->patch(patch_job, stream_of(1)) == Status::ok);
     patch_job = {};
     decode_job = {};
@@ -197,8 +241,58 @@ TEST_CASE("work runs on its stream, after the call, from a copy of the job") {
   CHECK(out == values);
   CHECK(summary.status == 0);
   CHECK(summary.escapes > 0);
-  CHECK(counters.finished == 9);
+  CHECK(counters.finished == 1);
   CHECK(counters.escapes == summary.escapes);
+}
+
+TEST_CASE("lists are copied with their jobs") {
+  const auto device = make_device();
+  constexpr std::uint64_t count = 3000;
+  constexpr std::size_t messages = 3;
+  std::vector<std::vector<std::uint16_t>> values;
+  std::vector<std::vector<std::uint16_t>> out(messages, std::vector<std::uint16_t>(count));
+  std::vector<Block> bytes;
+  codec::ExchangeCounters counters{};
+  codec::Observation observation{};
+  for (int round = 0; round < 2; ++round) {  // the second with jobs that have held lists before
+    values.clear();
+    bytes.clear();
+    std::vector<codec::EncodeItem> encodes;
+    std::vector<codec::DecodeItem> decodes;
+    for (std::size_t m = 0; m < messages; ++m) {
+      values.push_back(make_values(Fill::mixture, count, m));
+      bytes.emplace_back(codec::Layout::of(count, codec::max_pool_fraction).static_bytes);
+      encodes.push_back({values[m].data(), count, bytes[m].data(), 1});
+      decodes.push_back({bytes[m].data(), out[m].data(), count, 0});
+    }
+    codec::EncodeJob encode_job;
+    encode_job.items = encodes.data();
+    encode_job.item_count = messages;
+    encode_job.pool_fraction = codec::max_pool_fraction;
+    codec::PatchJob patch_job;
+    patch_job.decode.items = decodes.data();
+    patch_job.decode.item_count = messages;
+    patch_job.decode.pool_fraction = codec::max_pool_fraction;
+    patch_job.counters = &counters;
+    codec::ObserveJob observe_job;
+    observe_job.values = values[0].data();
+    observe_job.count = count;
+    observe_job.observation = &observation;
+    REQUIRE(device->encode(encode_job, stream_of(1)) == Status::ok);
+    REQUIRE(device->decode(patch_job.decode, stream_of(1)) == Status::ok);
+    REQUIRE(device->patch(patch_job, stream_of(1)) == Status::ok);
+    REQUIRE(device->observe(observe_job, stream_of(1)) == Status::ok);
+    encodes.assign(messages, {});
+    decodes.assign(messages, {});
+    REQUIRE(device->synchronize() == Status::ok);
+    CHECK(out == values);
+    CHECK(counters.status == 0);
+    CHECK(counters.values == (round + 1) * messages * count);
+    CHECK(observation.finished == static_cast<std::uint64_t>(round + 1));
+    for (auto& shard : out) {
+      std::fill(shard.begin(), shard.end(), std::uint16_t{0});
+    }
+  }
 }
 
 TEST_CASE("more jobs in flight than the free list holds, more than once") {
@@ -213,6 +307,32 @@ TEST_CASE("more jobs in flight than the free list holds, more than once") {
     }
     REQUIRE(device->synchronize() == Status::ok);
     CHECK(from == to);
+  }
+}
+
+TEST_CASE("captured jobs run as often as their graph is launched, and are its own until it goes") {
+  const auto device = make_device();
+  int from = 0;
+  int to = 0;
+  fake.capture = ZIPCCL_CAPTURE_ACTIVE;
+  REQUIRE(device->copy(&to, &from, sizeof(int), stream_of(1)) == Status::ok);
+  fake.capture = ZIPCCL_CAPTURE_NONE;
+  for (int launch = 1; launch <= 3; ++launch) {
+    from = launch;
+    for (const auto& work : fake.graph) {
+      work();
+    }
+    CHECK(to == launch);
+    // As many others as make the device use every job that it believes to be free.
+    std::vector<int> copies(2 * codec::HostDevice::first_jobs);
+    for (int& copy : copies) {
+      REQUIRE(device->copy(&copy, &from, sizeof(int), stream_of(1)) == Status::ok);
+    }
+    REQUIRE(device->synchronize() == Status::ok);
+    CHECK(copies == std::vector<int>(copies.size(), launch));
+  }
+  for (const auto& release : fake.releases) {
+    release();
   }
 }
 
@@ -250,7 +370,24 @@ TEST_CASE("events") {
   CHECK(device->synchronize() == Status::ok);
   CHECK(device->query(event, &done) == Status::ok);
   CHECK(done);
+  CHECK(device->record_external(event, stream_of(1)) == Status::ok);
+  CHECK(device->wait_external(event, stream_of(2)) == Status::ok);
+  CHECK(fake.external == std::vector<std::string>{"record", "wait"});
   device->destroy_event(event);
+}
+
+TEST_CASE("streams of one's own") {
+  const auto device = make_device();
+  codec::Stream stream = nullptr;
+  REQUIRE(device->create_stream(&stream) == Status::ok);
+  REQUIRE(stream != nullptr);
+  int from = 3;
+  int to = 0;
+  REQUIRE(device->copy(&to, &from, sizeof(int), stream) == Status::ok);
+  REQUIRE(device->synchronize() == Status::ok);
+  CHECK(to == 3);
+  device->destroy_stream(stream);
+  CHECK(fake.streams.empty());
 }
 
 TEST_CASE("a failing runtime is a device error with a text") {
@@ -258,7 +395,7 @@ TEST_CASE("a failing runtime is a device error with a text") {
   int word = 0;
   fake.failure = 7;
   CHECK(device->copy(&word, &word, sizeof(word), stream_of(1)) == Status::device_error);
-  CHECK(std::string(device->last_error()) == "host runtime: stream_enqueue returned 7");
+  CHECK(std::string(device->last_error()) == "host runtime: stream_enqueue_owned returned 7");
   CHECK(device->synchronize() == Status::device_error);
   CHECK(std::string(device->last_error()) == "host runtime: device_synchronize returned 7");
   bool done = false;
@@ -266,6 +403,12 @@ TEST_CASE("a failing runtime is a device error with a text") {
   CHECK(device->query(&event, &done) == Status::device_error);
   CHECK(device->record(&event, stream_of(1)) == Status::device_error);
   CHECK(device->wait(&event, stream_of(1)) == Status::device_error);
+  CHECK(device->record_external(&event, stream_of(1)) == Status::device_error);
+  CHECK(device->wait_external(&event, stream_of(1)) == Status::device_error);
+  std::uint64_t capture = 0;
+  CHECK(device->capture(stream_of(1), &capture) == Status::device_error);
+  codec::Stream stream = nullptr;
+  CHECK(device->create_stream(&stream) == Status::device_error);
   fake.failure = 0;
   // Nothing that failed was left in flight, for which a device that goes would wait.
   fake.synchronizations = 0;

@@ -1,181 +1,15 @@
 // The static exchange on the host engine: encode, patch and the CPU thread between them.
-#include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <future>
 #include <thread>
 
-#include "codec/host_engine.hpp"
 #include "codec/host_exchange.hpp"
-#include "codec/overflow.hpp"
-#include "test/unit/catch.hpp"
-#include "test/unit/codec_messages.hpp"
-#include "test/unit/codec_overflow_server.hpp"
+#include "test/unit/codec_exchange.hpp"
 
 namespace zipccl::test {
 namespace {
 
 using Engine = codec::HostEngine<codec::Bf16Traits>;
-using Values = std::vector<std::uint16_t>;
 using codec::load_acquire;
 using codec::store_release;
-using std::chrono::milliseconds;
-
-constexpr std::int32_t number(Status status) { return static_cast<std::int32_t>(status); }
-
-bool is_untouched(std::span<const std::uint16_t> values) {
-  return std::all_of(values.begin(), values.end(), [](std::uint16_t value) { return value == untouched; });
-}
-
-// All senders and one receiver of an all-gather, the receiver being rank `own`; every sender with `halves` overflow
-// buffers that its calls use in turn.
-class Exchange {
- public:
-  struct Shape {
-    std::uint32_t ranks = 2;
-    std::uint32_t own = 0;
-    std::uint64_t count = 0;
-    std::uint32_t pool_fraction = 0;
-    std::uint64_t capacity = 4096;
-    std::uint32_t halves = 1;
-  };
-
-  explicit Exchange(const Shape& shape)
-      : shape_(shape),
-        layout_(codec::Layout::of(shape.count, shape.pool_fraction)),
-        messages_(layout_.static_bytes * shape.ranks),
-        room_(aligned(layout_.max_overflow_bytes())),
-        mailbox_(sizeof(codec::Mailbox) + aligned(shape.capacity)),
-        notices_(std::size_t{shape.ranks} * shape.halves),
-        summaries_(shape.ranks),
-        output(shape.count * shape.ranks) {
-    std::memset(mailbox_.data(), 0, sizeof(codec::Mailbox));
-    for (std::size_t i = 0; i < notices_.size(); ++i) {
-      buffers_.emplace_back(layout_.max_overflow_bytes());
-    }
-  }
-
-  std::vector<OverflowServer::Sender> senders() {
-    std::vector<OverflowServer::Sender> all;
-    for (std::size_t i = 0; i < notices_.size(); ++i) {
-      all.push_back({static_cast<std::uint32_t>(i / shape_.halves), &notices_[i],
-                     reinterpret_cast<const std::byte*>(buffers_[i].data())});
-    }
-    return all;
-  }
-  std::vector<OverflowServer::Receiver> receivers() { return {{&mailbox(), shape_.capacity}}; }
-
-  codec::EncodeJob encode_job(std::uint32_t rank, const Values& values) {
-    const std::size_t buffer = rank * shape_.halves + sequence % shape_.halves;
-    codec::EncodeJob job;
-    job.values = values.data();
-    job.count = shape_.count;
-    job.pool_fraction = shape_.pool_fraction;
-    job.message = messages_.data() + rank * layout_.static_bytes;
-    job.overflow = buffers_[buffer].data();
-    job.overflow_bytes = buffers_[buffer].size();
-    job.sequence = sequence;
-    job.chunk = 3;
-    job.notice = &notices_[buffer];
-    job.release = &release;
-    job.started_ns = &started_ns;
-    return job;
-  }
-
-  codec::PatchJob patch_job() {
-    codec::PatchJob job;
-    job.decode.messages = messages_.data();
-    job.decode.message_stride = layout_.static_bytes;
-    job.decode.message_count = shape_.ranks;
-    job.decode.skip = shape_.own;
-    job.decode.values = output.data();
-    job.decode.value_stride = shape_.count * sizeof(std::uint16_t);
-    job.decode.count = shape_.count;
-    job.decode.pool_fraction = shape_.pool_fraction;
-    job.decode.sequence = sequence;
-    job.decode.chunk = 3;
-    job.decode.summaries = summaries_.data();
-    job.mailbox = &mailbox();
-    job.mailbox_capacity = shape_.capacity;
-    job.room = room_.data();
-    job.room_bytes = room_.size();
-    job.release = &release;
-    job.counters = &counters;
-    job.started_ns = &started_ns;
-    job.ticket = sequence;
-    return job;
-  }
-
-  void encode(const std::vector<Values>& values) {
-    ++sequence;
-    for (std::uint32_t rank = 0; rank < shape_.ranks; ++rank) {
-      REQUIRE(Engine::encode(encode_job(rank, values[rank])) == Status::ok);
-    }
-  }
-
-  // Both passes; may run on another thread than the test's.
-  Status try_decode() {
-    std::fill(output.begin(), output.end(), untouched);
-    std::fill(summaries_.begin(), summaries_.end(), codec::MessageSummary{});
-    const codec::PatchJob job = patch_job();
-    const Status status = Engine::decode(job.decode);
-    return status == Status::ok ? Engine::patch(job) : status;
-  }
-  void decode() { REQUIRE(try_decode() == Status::ok); }
-
-  std::span<const std::uint16_t> output_of(std::uint32_t rank) const {
-    return std::span(output).subspan(rank * shape_.count, shape_.count);
-  }
-  bool has_arrived(std::uint32_t rank, const std::vector<Values>& values) const {
-    return std::equal(values[rank].begin(), values[rank].end(), output_of(rank).begin());
-  }
-
-  codec::Mailbox& mailbox() { return *reinterpret_cast<codec::Mailbox*>(mailbox_.data()); }
-  codec::MessageHeader* header(std::uint32_t rank) {
-    return reinterpret_cast<codec::MessageHeader*>(messages_.data() + rank * layout_.static_bytes);
-  }
-  std::uint8_t* tail(std::uint32_t rank, std::uint64_t tile) {
-    return messages_.data() + rank * layout_.static_bytes + layout_.tails + tile * codec::tail_bytes;
-  }
-  std::uint64_t overflow_bytes(std::uint32_t rank) { return layout_.overflow_bytes(header(rank)->entry_units); }
-
- private:
-  static std::uint64_t aligned(std::uint64_t bytes) {
-    return (bytes + codec::section_alignment - 1) / codec::section_alignment * codec::section_alignment;
-  }
-
-  Shape shape_;
-  codec::Layout layout_;
-  Block messages_;
-  Block room_;
-  Block mailbox_;
-  std::vector<codec::OverflowNotice> notices_;
-  std::vector<Block> buffers_;
-  std::vector<codec::MessageSummary> summaries_;
-
- public:
-  Values output;
-  std::uint64_t sequence = 0;
-  std::uint32_t release = 0;
-  std::uint64_t started_ns = 0;
-  codec::ExchangeCounters counters{};
-
-  codec::OverflowNotice& notice(std::uint32_t rank) { return notices_[rank * shape_.halves]; }
-  Block& buffer(std::uint32_t rank) { return buffers_[rank * shape_.halves]; }
-  codec::MessageSummary& summary(std::uint32_t rank) { return summaries_[rank]; }
-};
-
-std::vector<Values> all_random(std::uint32_t ranks, std::uint64_t count, std::uint64_t seed = 1) {
-  std::vector<Values> values;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    values.push_back(make_values(Fill::random_bits, count, seed * 100 + rank));
-  }
-  return values;
-}
-
-// Whether the work ends without being let go.
-bool waits(const std::future<Status>& work) { return work.wait_for(milliseconds(50)) == std::future_status::timeout; }
-bool ends(const std::future<Status>& work) { return work.wait_for(milliseconds(1000)) == std::future_status::ready; }
 
 }  // namespace
 
@@ -183,8 +17,8 @@ TEST_CASE("values of every kind cross in pieces of any size") {
   constexpr std::uint32_t ranks = 3;
   constexpr std::uint64_t count = 6 * codec::tile_values + 100;
   for (const std::uint32_t fraction : {0u, 600u}) {
-    for (const std::uint64_t capacity : {16u, 1040u, 4096u, 65536u}) {
-      Exchange exchange({ranks, 1, count, fraction, capacity, 1});
+    for (const std::uint64_t capacity : {1040u, 2064u, 4096u, 65536u}) {
+      Exchange exchange({ranks, 1, count, fraction, capacity, capacity / 32 * 16});
       OverflowServer server(exchange.senders(), exchange.receivers());
       codec::ExchangeCounters expected{};
       std::uint64_t pieces = 0;
@@ -206,7 +40,7 @@ TEST_CASE("values of every kind cross in pieces of any size") {
           expected.overflow_messages += bytes != 0;
           if (rank != 1) {
             expected.overflow_bytes += bytes;
-            pieces += (bytes + capacity - 1) / capacity;
+            pieces += pieces_of(bytes, capacity);
           }
         }
       }
@@ -226,12 +60,12 @@ TEST_CASE("values of every kind cross in pieces of any size") {
 
 TEST_CASE("without overflow nobody is asked") {
   constexpr std::uint64_t count = 3000;
-  Exchange exchange({2, 0, count, codec::max_pool_fraction, 4096, 1});
+  Exchange exchange({2, 0, count, codec::max_pool_fraction, 4096, 4096});
   const auto values = all_random(2, count);
   exchange.encode(values);
   exchange.decode();
   CHECK(exchange.has_arrived(1, values));
-  CHECK(exchange.notice(0).posted == 0);
+  CHECK(exchange.outbox(0).posted == 0);
   CHECK(exchange.mailbox().ticket == 0);
   CHECK(exchange.counters.finished == 1);
   CHECK(exchange.counters.values == 2 * count);
@@ -239,75 +73,33 @@ TEST_CASE("without overflow nobody is asked") {
   CHECK(exchange.counters.wait_ns == 0);
 }
 
-TEST_CASE("hundreds of calls share one buffer, or two in turn") {
-  constexpr std::uint64_t count = 2 * codec::tile_values;
-  for (const std::uint32_t halves : {1u, 2u}) {
-    Exchange exchange({2, 0, count, 64, 1024, halves});
-    OverflowServer server(exchange.senders(), exchange.receivers());
-    for (std::uint64_t call = 0; call < 200; ++call) {
-      CAPTURE(halves, call);
-      auto values = all_random(2, count, call);
-      if (call % 3 == 0) {
-        values[1] = make_values(Fill::normal, count, call);
-      }
-      exchange.encode(values);
-      exchange.decode();
-      CHECK(exchange.has_arrived(1, values));
-      CHECK(exchange.counters.finished == call + 1);
-    }
-    CHECK(exchange.counters.status == 0);
-  }
-}
-
-TEST_CASE("encode leaves an overflow buffer alone until its record has been shipped") {
+TEST_CASE("sequences count on the device") {
   constexpr std::uint64_t count = 3 * codec::tile_values;
-  Exchange exchange({1, 0, count, 0, 4096, 1});
+  Exchange exchange({2, 0, count, 0, 2048, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
-  exchange.encode(all_random(1, count, 1));
-  while (server.drained != 1) {
-    std::this_thread::yield();
+  std::uint64_t calls = 40;
+  exchange.sequence = 2;
+  exchange.counter = &calls;
+  // A captured call that is replayed: the jobs stay what they are.
+  for (std::uint64_t replay = 0; replay < 5; ++replay) {
+    const auto values = all_random(2, count, replay);
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      REQUIRE(Engine::encode(exchange.encode_job(rank, values[rank])) == Status::ok);
+      CHECK(exchange.header(rank)->sequence == 42 + replay);
+    }
+    exchange.decode();
+    CHECK(exchange.has_arrived(1, values));
+    CHECK(exchange.counters.status == 0);
+    CHECK(exchange.counters.finished == replay + 1);
+    CHECK(calls == 41 + replay);
   }
-  server.hold_drains = true;
-  exchange.encode(all_random(1, count, 2));  // the first has been shipped
-  CHECK(exchange.notice(0).posted == 2);
-  const Block second(exchange.buffer(0).bytes());
-
-  const Values zeros(count, 0);
-  ++exchange.sequence;
-  CHECK(Engine::encode(exchange.encode_job(0, zeros)) == Status::ok);  // has nothing to write there
-
-  const Values third = make_values(Fill::random_bits, count, 3);
-  const auto job = exchange.encode_job(0, third);
-  auto encoding = std::async(std::launch::async, [&] { return Engine::encode(job); });
-  CHECK(waits(encoding));
-  CHECK(std::ranges::equal(second.bytes(), exchange.buffer(0).bytes()));
-  server.hold_drains = false;
-  REQUIRE(ends(encoding));
-  CHECK(encoding.get() == Status::ok);
-  CHECK(load_acquire(exchange.notice(0).posted) == 3);
-  CHECK(exchange.notice(0).sequence == exchange.sequence);
-  CHECK(exchange.notice(0).bytes == exchange.overflow_bytes(0));
-}
-
-TEST_CASE("a release ends an encode that waits; it writes no overflow and posts nothing") {
-  constexpr std::uint64_t count = 3 * codec::tile_values;
-  Exchange exchange({1, 0, count, 64, 4096, 1});
-  const auto values = all_random(1, count, 1);
-  exchange.encode(values);
-  const Block first(exchange.buffer(0).bytes());
-  const auto job = exchange.encode_job(0, values[0]);
-  auto encoding = std::async(std::launch::async, [&] { return Engine::encode(job); });
-  CHECK(waits(encoding));
-  store_release(exchange.release, 1u);
-  REQUIRE(ends(encoding));
-  CHECK(encoding.get() == Status::ok);
-  CHECK(exchange.notice(0).posted == 1);
-  CHECK(std::ranges::equal(first.bytes(), exchange.buffer(0).bytes()));
+  exchange.decode();
+  CHECK(exchange.counters.status == number(Status::bad_sequence));
 }
 
 TEST_CASE("a release ends a patch that waits") {
   constexpr std::uint64_t count = 3 * codec::tile_values;
-  Exchange exchange({3, 0, count, 0, 1024, 1});
+  Exchange exchange({3, 0, count, 0, 1040, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
   server.hold_answers = true;
   exchange.encode(all_random(3, count));
@@ -330,7 +122,7 @@ TEST_CASE("a release ends a patch that waits") {
 
 TEST_CASE("a lost record ends a patch, what came before stays") {
   constexpr std::uint64_t count = 3 * codec::tile_values;
-  Exchange exchange({4, 0, count, 0, 1024, 1});
+  Exchange exchange({4, 0, count, 0, 1040, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
   server.lost_sender = 2;
   const auto values = all_random(4, count);
@@ -346,7 +138,7 @@ TEST_CASE("a lost record ends a patch, what came before stays") {
 
 TEST_CASE("a record or a piece of another size is refused") {
   constexpr std::uint64_t count = 3 * codec::tile_values;
-  Exchange exchange({2, 0, count, 0, 1024, 1});
+  Exchange exchange({2, 0, count, 0, 1040, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
   SECTION("record") { server.wrong_record = codec::unit_bytes; }
   SECTION("piece") { server.wrong_piece = codec::unit_bytes; }
@@ -359,7 +151,7 @@ TEST_CASE("a record or a piece of another size is refused") {
 
 TEST_CASE("a message with a bad header is not patched, the others are") {
   constexpr std::uint64_t count = 3 * codec::tile_values;
-  Exchange exchange({4, 3, count, 0, 1024, 1});
+  Exchange exchange({4, 3, count, 0, 1040, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
   const auto values = all_random(4, count);
   exchange.encode(values);
@@ -380,7 +172,7 @@ TEST_CASE("a message with a bad header is not patched, the others are") {
 
 TEST_CASE("one's own bad header is a fault too") {
   constexpr std::uint64_t count = 2000;
-  Exchange exchange({2, 0, count, codec::max_pool_fraction, 1024, 1});
+  Exchange exchange({2, 0, count, codec::max_pool_fraction, 1040, 4096});
   exchange.encode(all_random(2, count));
   exchange.header(0)->version = 9;
   exchange.decode();
@@ -390,7 +182,7 @@ TEST_CASE("one's own bad header is a fault too") {
 
 TEST_CASE("a bad tile in the overflow leaves its neighbours alone") {
   constexpr std::uint64_t count = 4 * codec::tile_values;
-  Exchange exchange({2, 0, count, 0, 1024, 1});
+  Exchange exchange({2, 0, count, 0, 1040, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
   const auto values = all_random(2, count);
   exchange.encode(values);
@@ -408,7 +200,7 @@ TEST_CASE("a bad tile in the overflow leaves its neighbours alone") {
 
 TEST_CASE("a tile whose entry contradicts it is found when the record is there") {
   constexpr std::uint64_t count = 2 * codec::tile_values;
-  Exchange exchange({2, 0, count, 0, 1024, 1});
+  Exchange exchange({2, 0, count, 0, 1040, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
   // 300 far escapes: mode entry.
   auto values = std::vector<Values>(2, Values(count, 0x3f80));
@@ -425,7 +217,7 @@ TEST_CASE("a tile whose entry contradicts it is found when the record is there")
 
 TEST_CASE("the first pass's faults reach the counters, the first one stays") {
   constexpr std::uint64_t count = 3000;
-  Exchange exchange({2, 0, count, codec::max_pool_fraction, 1024, 1});
+  Exchange exchange({2, 0, count, codec::max_pool_fraction, 1040, 4096});
   exchange.encode(all_random(2, count));
   exchange.tail(1, 1)[0] = 255;
   exchange.decode();
@@ -439,11 +231,18 @@ TEST_CASE("the first pass's faults reach the counters, the first one stays") {
 
 TEST_CASE("jobs of the static exchange that break their contracts are refused") {
   constexpr std::uint64_t count = 3000;
-  Exchange exchange({2, 0, count, 0, 1024, 1});
+  Exchange exchange({2, 0, count, 0, 1040, 4096});
   const Values values(count, 0);
-  auto encode_job = exchange.encode_job(0, values);
-  encode_job.release = nullptr;
-  CHECK(Engine::encode(encode_job) == Status::invalid_argument);
+  const auto encode_refused = [&](auto change) {
+    codec::EncodeJob job = exchange.encode_job(0, values);
+    change(job);
+    return Engine::encode(job) == Status::invalid_argument;
+  };
+  CHECK(encode_refused([](codec::EncodeJob& job) { job.release = nullptr; }));
+  CHECK(encode_refused([](codec::EncodeJob& job) { job.outbox_lock = nullptr; }));
+  CHECK(encode_refused([](codec::EncodeJob& job) { job.outbox_capacity = 0; }));
+  CHECK(encode_refused([](codec::EncodeJob& job) { job.outbox_capacity = 24; }));
+  CHECK(encode_refused([](codec::EncodeJob& job) { job.outbox = nullptr; }));
   const auto refused = [&](auto change) {
     codec::PatchJob job = exchange.patch_job();
     change(job);
@@ -452,17 +251,17 @@ TEST_CASE("jobs of the static exchange that break their contracts are refused") 
   CHECK(refused([](codec::PatchJob& job) { job.counters = nullptr; }));
   CHECK(refused([](codec::PatchJob& job) { job.mailbox = nullptr; }));
   CHECK(refused([](codec::PatchJob& job) { job.mailbox_capacity = 0; }));
-  CHECK(refused([](codec::PatchJob& job) { job.mailbox_capacity = 24; }));
+  CHECK(refused([](codec::PatchJob& job) { job.mailbox_capacity = 1048; }));
+  CHECK(refused([](codec::PatchJob& job) { job.mailbox_capacity = codec::max_overflow_entry_bytes; }));
   CHECK(refused([](codec::PatchJob& job) { job.room = nullptr; }));
-  CHECK(refused([](codec::PatchJob& job) { job.room_bytes = 1024; }));
+  CHECK(refused([](codec::PatchJob& job) { job.room = static_cast<std::byte*>(job.room) + 16; }));
   CHECK(refused([](codec::PatchJob& job) { job.release = nullptr; }));
   CHECK(refused([](codec::PatchJob& job) { job.decode.messages = nullptr; }));
   // What cannot overflow needs no mailbox.
   codec::PatchJob job;
   job.counters = &exchange.counters;
-  job.ticket = 5;
   CHECK(Engine::patch(job) == Status::ok);
-  CHECK(exchange.counters.finished == 5);
+  CHECK(exchange.counters.finished == 1);
 }
 
 }  // namespace zipccl::test

@@ -54,15 +54,23 @@ class FakeDevice final : public codec::Device {
     return Status::ok;
   }
   Status wait(codec::Event, codec::Stream) override { return Status::ok; }
+  Status record_external(codec::Event, codec::Stream) override { return Status::ok; }
+  Status wait_external(codec::Event, codec::Stream) override { return Status::ok; }
+  Status create_stream(codec::Stream* stream) override {
+    *stream = nullptr;
+    return Status::ok;
+  }
+  void destroy_stream(codec::Stream) override {}
   Status copy(void*, const void*, std::size_t, codec::Stream) override { return Status::ok; }
-  Status capturing(codec::Stream, bool* active) override {
-    *active = false;
+  Status capture(codec::Stream, std::uint64_t* id) override {
+    *id = 0;
     return Status::ok;
   }
   Status synchronize() override { return Status::ok; }
   Status encode(const codec::EncodeJob&, codec::Stream) override { return Status::ok; }
   Status decode(const codec::DecodeJob&, codec::Stream) override { return Status::ok; }
   Status patch(const codec::PatchJob&, codec::Stream) override { return Status::ok; }
+  Status observe(const codec::ObserveJob&, codec::Stream) override { return Status::ok; }
 
  private:
   std::uint64_t memory_;

@@ -5,10 +5,14 @@
 #include <atomic>
 #include <barrier>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "codec/device.hpp"
 #include "collectives/nccl_table.hpp"
+#include "test/unit/stream_order.hpp"
 
 namespace zipccl::test {
 
@@ -24,12 +28,16 @@ struct LoopbackWorld {
   std::barrier<> barrier;
   std::vector<Wire> wires;  // by rank, valid between two barriers
 
-  // The fault: on rank `fault_rank`, the `fault_call`th collective (from 1) returns `fault_result`, or if that is
-  // ncclSuccess the byte `fault_byte` of what rank 0 sent arrives inverted.
+  static constexpr int every_rank = -2;
+
+  // The fault: on rank `fault_rank`, or on every_rank, the `fault_call`th collective (from 1) returns `fault_result`,
+  // or if that is ncclSuccess the byte `fault_byte` of what rank `fault_sender`, or with every_rank any other, sent
+  // arrives inverted.
   int fault_rank = -1;
   int fault_call = 0;
   ncclResult_t fault_result = ncclSuccess;
   std::size_t fault_byte = 0;
+  int fault_sender = 0;
 
   // Counted on rank 0.
   std::atomic<int> gathers = 0;
@@ -37,8 +45,11 @@ struct LoopbackWorld {
   int groups = 0;
 };
 
+class LoopbackDevice;
+
 // The handle of this thread's rank; the table's functions find world and rank through it.
 struct LoopbackRank {
+  LoopbackDevice* device = nullptr;
   LoopbackWorld* world = nullptr;
   int rank = 0;
   int calls = 0;
@@ -47,8 +58,10 @@ struct LoopbackRank {
 
 const collectives::NcclTable& loopback_table();
 
-// Host memory, everything done before the call returns. A fault: the operation number `fail_at` of the counted ones
-// (encode, decode, patch, copy, record, wait) fails with device_error.
+// Host memory, everything done before the call returns; `order` says whether it would have been right on streams, too.
+// A stream can be captured; as in CUDA, work that would tie a graph to the outside other than by external events is
+// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, patch, observe, copy, record,
+// wait) fails with device_error and does nothing.
 class LoopbackDevice final : public codec::Device {
  public:
   int ordinal() const override { return 0; }
@@ -60,18 +73,36 @@ class LoopbackDevice final : public codec::Device {
   Status allocate_mapped(void** pointer, std::size_t bytes) override;
   void release_mapped(void* pointer) override { release(pointer); }
   Status clear(void* pointer, std::size_t bytes) override;
+  Status create_stream(codec::Stream* stream) override;
+  void destroy_stream(codec::Stream stream) override { release(stream); }
   Status create_event(codec::Event* event) override;
-  void destroy_event(codec::Event event) override;
-  Status record(codec::Event, codec::Stream) override { return count(); }
+  void destroy_event(codec::Event event) override { release(event); }
+  Status record(codec::Event event, codec::Stream stream) override;
+  Status record_external(codec::Event event, codec::Stream stream) override;
+  Status wait_external(codec::Event event, codec::Stream stream) override;
   Status query(codec::Event, bool* done) override;
-  Status wait(codec::Event, codec::Stream) override { return count(); }
+  Status wait(codec::Event event, codec::Stream stream) override;
   Status copy(void* destination, const void* source, std::size_t bytes, codec::Stream) override;
-  Status capturing(codec::Stream, bool* active) override;
+  Status capture(codec::Stream stream, std::uint64_t* id) override;
   Status synchronize() override { return Status::ok; }
   Status encode(const codec::EncodeJob& job, codec::Stream) override;
   Status decode(const codec::DecodeJob& job, codec::Stream) override;
   Status patch(const codec::PatchJob& job, codec::Stream) override;
+  Status observe(const codec::ObserveJob& job, codec::Stream) override;
 
+  using Work = std::function<Status(codec::Stream)>;
+  struct Node {
+    codec::Stream stream = nullptr;  // as captured; each launch has streams of its own
+    Work work;
+  };
+  using Graph = std::vector<Node>;
+
+  void begin_capture(codec::Stream stream);  // one at a time
+  Graph end_capture();
+  Status launch(const Graph& graph, codec::Stream stream);  // the first error of the work
+  Status submit(codec::Stream stream, Work work);           // runs it, or captures it
+
+  StreamOrder order;  // what everything enqueued would be ordered by, were it not done at once
   int fail_at = 0;
   int operations = 0;
   int allocations = 0;  // alive
@@ -80,6 +111,14 @@ class LoopbackDevice final : public codec::Device {
 
  private:
   Status count();
+  bool captured(codec::Stream stream) const { return capturing_.count(stream) != 0; }
+  void note(const codec::DecodeJob& job, codec::Stream stream);
+
+  std::set<codec::Stream> capturing_;               // streams of the capture that is under way
+  std::uint64_t capture_ = 0;                       // its number, or that of the latest
+  Graph graph_;                                     // what it has so far
+  std::map<codec::Event, std::uint64_t> recorded_;  // by an ordinary record: in which capture, or 0
+  std::uintptr_t launch_streams_ = std::uintptr_t{1} << 60;
 };
 
 }  // namespace zipccl::test

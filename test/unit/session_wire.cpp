@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "switcher/fence_wire.hpp"
 #include "switcher/interfaces.hpp"
 #include "switcher/limits.hpp"
 #include "switcher/lineage.hpp"
@@ -416,7 +417,9 @@ TEST_CASE("frames between processes are as documented, and bounded by their type
   CHECK_FALSE(accepted({PeerFrame::leave, 1, 2, 3, 1, 0, 0}));
   CHECK_FALSE(accepted({PeerFrame::proof, 1, 2, 3, 0, 1, secret_bytes}));
   CHECK_FALSE(accepted(unnumbered(static_cast<PeerFrame>(0), 0)));
-  CHECK_FALSE(accepted(unnumbered(static_cast<PeerFrame>(4), 0)));
+  CHECK(accepted({PeerFrame::fence, 1, 2, 3, 7, 8, fence_message_bytes}));
+  CHECK_FALSE(accepted(unnumbered(PeerFrame::fence, fence_message_bytes - 1)));
+  CHECK_FALSE(accepted(unnumbered(static_cast<PeerFrame>(5), 0)));
   for (const std::size_t reserved : {1, 2, 3}) {
     PeerHeaderBytes changed = bytes;
     changed[reserved] = 1;

@@ -1,142 +1,27 @@
 // Exchange mode static on a loopback NCCL: calls that overflow and calls that do not, a CPU thread that ships records,
 // lost peers, aborts, faults that kernels find.
 #include <atomic>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "codec/host_exchange.hpp"
 #include "collectives/all_gather.hpp"
 #include "test/support/data.hpp"
 #include "test/unit/catch.hpp"
-#include "test/unit/gather_ranks.hpp"
+#include "test/unit/static_ranks.hpp"
 
 using namespace zipccl;
 using namespace zipccl::collectives;
 using test::Data;
 using test::LoopbackDevice;
-using test::LoopbackRank;
-using test::LoopbackWorld;
+using test::LoopbackRecords;
+using test::LoopbackTransport;
+using test::StaticRanks;
 
 namespace {
 
 constexpr std::uint64_t staging_bytes = test::gather_staging_bytes;
-
-// All ranks' records in one place; a rank can be made to lose its peers.
-class LoopbackRecords {
- public:
-  using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint32_t>;  // receiver, sender, ...
-
-  void put(const Key& key, RecordTransport::Record record) {
-    const std::lock_guard lock(mutex_);
-    records_[key] = std::move(record);
-  }
-  RecordTransport::Record get(const Key& key) {
-    const std::lock_guard lock(mutex_);
-    const auto found = records_.find(key);
-    return found == records_.end() ? nullptr : found->second;
-  }
-  void erase(const Key& key) {
-    const std::lock_guard lock(mutex_);
-    records_.erase(key);
-  }
-  std::size_t size() {
-    const std::lock_guard lock(mutex_);
-    return records_.size();
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<Key, RecordTransport::Record> records_;
-};
-
-class LoopbackTransport final : public RecordTransport {
- public:
-  LoopbackTransport(LoopbackRecords& records, std::uint32_t own, std::uint32_t ranks)
-      : records_(records), own_(own), ranks_(ranks) {}
-
-  Status send_to_all(const RecordId& id, Record record) override {
-    flushed_too_early = flushed_too_early || port->flushed();
-    if (broken) {
-      return Status::out_of_memory;
-    }
-    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      if (rank != own_ && !mute) {
-        records_.put({rank, id.sender, id.sequence, id.chunk}, record);
-      }
-    }
-    return Status::ok;
-  }
-  Found find(const RecordId& id, Record* record) override {
-    *record = records_.get({own_, id.sender, id.sequence, id.chunk});
-    return *record != nullptr ? Found::arrived : lost ? Found::lost : Found::awaited;
-  }
-  void drop(const RecordId& id) override { records_.erase({own_, id.sender, id.sequence, id.chunk}); }
-  bool flushed() const override { return true; }
-  void wake() override { ++wakes; }
-
-  std::atomic<bool> mute = false;
-  std::atomic<bool> broken = false;
-  std::atomic<bool> lost = false;
-  std::atomic<int> wakes = 0;
-  std::atomic<bool> flushed_too_early = false;  // while a record was on its way into this transport
-  const OverflowPort* port = nullptr;
-
- private:
-  LoopbackRecords& records_;
-  std::uint32_t own_;
-  std::uint32_t ranks_;
-};
-
-class StaticRanks : public test::GatherRanks {
- public:
-  explicit StaticRanks(int count, std::uint32_t pool_fraction) : GatherRanks(count, Exchange::fixed, pool_fraction) {
-    for (auto& state : states) {
-      const auto own = static_cast<std::uint32_t>(state->rank.rank);
-      auto& transport =
-          transports.emplace_back(std::make_unique<LoopbackTransport>(records, own, static_cast<std::uint32_t>(count)));
-      transport->port = &port(own);
-      port(own).open(own, transport.get());
-    }
-    helper = std::thread([this] {
-      while (!stop) {
-        for (std::size_t rank = 0; rank < states.size(); ++rank) {
-          if (static_cast<int>(rank) != paused) {
-            port(rank).poll();
-          }
-        }
-        std::this_thread::yield();
-      }
-    });
-  }
-  ~StaticRanks() {
-    stop = true;
-    helper.join();
-  }
-  StaticRanks(const StaticRanks&) = delete;
-  StaticRanks& operator=(const StaticRanks&) = delete;
-
-  OverflowPort& port(std::size_t rank) { return *states[rank]->communicator.staging->overflow(); }
-
-  // All ranks gather `count` values of `kind` each, in place; with `only`, the other ranks' values are zeros.
-  void gather(std::uint64_t count, Data kind, std::uint64_t seed, int only = -1) {
-    std::vector<std::vector<std::uint16_t>> shards;
-    for (std::size_t rank = 0; rank < states.size(); ++rank) {
-      const bool of_kind = only < 0 || static_cast<int>(rank) == only;
-      shards.push_back(test::make_data(of_kind ? kind : Data::zeros, count, seed * 100 + rank));
-    }
-    gather_shards(shards);
-  }
-
-  LoopbackRecords records;
-  std::vector<std::unique_ptr<LoopbackTransport>> transports;
-  std::atomic<bool> stop = false;
-  std::atomic<int> paused = -1;  // the rank whose port is not polled
-  std::thread helper;
-};
 
 }  // namespace
 
@@ -251,14 +136,94 @@ TEST_CASE("what kernels find wrong is kept, and the next call returns it") {
   REQUIRE(status == Status::bad_count);
 }
 
+TEST_CASE("the pieces of a record leave together, and a record that a release cuts short does not") {
+  const bool released = GENERATE(false, true);
+  LoopbackDevice device;
+  LoopbackRecords records;
+  LoopbackTransport transport(records, 0, 3);
+  std::unique_ptr<OverflowPort> port;
+  REQUIRE(OverflowPort::create(device, &port) == Status::ok);
+  port->open(0, &transport);
+  transport.port = port.get();
+  constexpr std::uint64_t count = 1500 * codec::tile_values;  // of random bits: a record of more than one piece
+  const auto values = test::make_data(Data::random, count, 1);
+  const codec::Layout layout = codec::Layout::of(count, 0);
+  std::vector<std::byte> message(layout.static_bytes + 128);
+  codec::EncodeJob job;
+  job.values = values.data();
+  job.count = count;
+  job.message = message.data() + (128 - reinterpret_cast<std::uintptr_t>(message.data()) % 128) % 128;
+  job.sequence = 5;
+  port->attach(0, &job);
+  REQUIRE(port->poll());  // what has been enqueued has not begun
+  std::thread encoder([&] { static_cast<void>(device.encode(job, nullptr)); });
+  while (codec::load_acquire(job.outbox->posted) == 0) {
+    std::this_thread::yield();
+  }
+  REQUIRE_FALSE(port->flushed());
+  if (released) {
+    port->release();
+    encoder.join();
+  }
+  do {
+    static_cast<void>(port->poll());
+  } while (!port->flushed());
+  if (!released) {
+    encoder.join();
+  }
+  REQUIRE(records.size() == (released ? 0 : 2));
+  if (!released) {
+    const auto record = records.get({1, 0, 5, 0});
+    REQUIRE(record->size() > OverflowPort::outbox_bytes);
+    REQUIRE(port->sent_bytes() == record->size());
+    REQUIRE(record == records.get({2, 0, 5, 0}));
+  }
+  REQUIRE(port->status() == Status::ok);
+  REQUIRE_FALSE(transport.flushed_too_early);
+}
+
+TEST_CASE("a port is busy while anything runs, and for good once captured") {
+  LoopbackDevice device;
+  LoopbackRecords records;
+  LoopbackTransport transport(records, 0, 2);
+  std::unique_ptr<OverflowPort> port;
+  REQUIRE(OverflowPort::create(device, &port) == Status::ok);
+  port->open(0, &transport);
+  transport.port = port.get();
+  REQUIRE_FALSE(port->poll());
+  codec::EncodeJob encode;
+  encode.message_count = 0;
+  port->attach(1, &encode);
+  REQUIRE(port->poll());
+  codec::DecodeJob nothing;
+  const codec::PatchJob patch = port->patch_job(1, nothing);
+  REQUIRE(device.encode(encode, nullptr) == Status::ok);
+  REQUIRE(port->poll());
+  REQUIRE(device.patch(patch, nullptr) == Status::ok);
+  REQUIRE_FALSE(port->poll());
+  // A graph's replay, of which the host knows nothing.
+  REQUIRE(device.encode(encode, nullptr) == Status::ok);
+  REQUIRE(port->poll());
+  REQUIRE(device.patch(patch, nullptr) == Status::ok);
+  REQUIRE_FALSE(port->poll());
+  const int wakes = transport.wakes;
+  port->set_captured();
+  REQUIRE(transport.wakes == wakes + 1);
+  REQUIRE(port->poll());
+  port->release();
+  REQUIRE_FALSE(port->poll());
+}
+
 TEST_CASE("mapped memory that is refused refuses the staging") {
   LoopbackDevice device;
-  device.memory_limit = staging_bytes;
   std::unique_ptr<Staging> staging;
-  device.memory_limit = staging_bytes + 1;
+  constexpr std::uint64_t data = OverflowPort::outbox_bytes + OverflowPort::mailbox_bytes;
+  static_assert(staging_bytes <= data);
+  device.memory_limit = data + 4096;
   REQUIRE(Staging::create(device, staging_bytes, 2, true, &staging) == Status::ok);
+  REQUIRE(staging->overflow()->mapped_bytes() <= data + 4096);
   staging.reset();
-  device.memory_limit = staging_bytes - 1;
+  device.memory_limit = data;
   REQUIRE(Staging::create(device, staging_bytes, 2, true, &staging) == Status::out_of_memory);
   REQUIRE(device.allocations == 0);
 }

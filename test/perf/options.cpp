@@ -1,5 +1,6 @@
-#include "test/perf/all_gather_options.hpp"
+#include "test/perf/options.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -8,11 +9,6 @@
 namespace zipccl::test {
 
 namespace {
-
-[[noreturn]] void fail(const std::string& message) {
-  std::fprintf(stderr, "all-gather-perf: %s\n", message.c_str());
-  std::_Exit(2);
-}
 
 // A number with an optional suffix K, M or G (powers of 1,024).
 std::uint64_t parse_size(const std::string& text) {
@@ -42,10 +38,44 @@ std::uint64_t parse_size(const std::string& text) {
   return static_cast<std::uint64_t>(number * unit);
 }
 
+std::vector<double> parse_list(const std::string& text) {
+  std::vector<double> numbers;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    char* rest = nullptr;
+    numbers.push_back(std::strtod(item.c_str(), &rest));
+    if (item.empty() || *rest != '\0' || !(numbers.back() >= 0)) {
+      fail("'" + text + "' is not a list of numbers");
+    }
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+Split parse_split(const std::string& name) {
+  static const std::map<std::string, Split> splits = {
+      {"even", Split::even}, {"zipf", Split::zipf}, {"single-hot", Split::single_hot}};
+  const auto found = splits.find(name);
+  if (found == splits.end()) {
+    fail("unknown split '" + name + "'");
+  }
+  return found->second;
+}
+
 }  // namespace
 
-AllGatherOptions parse_all_gather_options(int count, char** arguments) {
-  AllGatherOptions options;
+void fail(const std::string& message) {
+  std::fprintf(stderr, "collective-perf: %s\n", message.c_str());
+  std::_Exit(2);
+}
+
+Options parse_options(int count, char** arguments) {
+  Options options;
+  if (count < 2) {
+    fail("name a collective: all-gather, all-to-all or send-recv");
+  }
+  options.collective = arguments[1];
   const auto number = [](int* target) {
     return [target](const std::string& text) { *target = static_cast<int>(parse_size(text)); };
   };
@@ -55,15 +85,28 @@ AllGatherOptions parse_all_gather_options(int count, char** arguments) {
   const auto flag = [](bool* target) { return [target](const std::string& text) { *target = text != "0"; }; };
   const auto string = [](std::string* target) { return [target](const std::string& text) { *target = text; }; };
   const std::map<std::string, std::function<void(const std::string&)>> known = {
-      {"-b", size(&options.smallest)},     {"-e", size(&options.largest)},
-      {"-f", size(&options.factor)},       {"-i", size(&options.increment)},
-      {"-n", number(&options.iterations)}, {"-w", number(&options.warm_up)},
-      {"-c", flag(&options.check)},        {"-d", string(&options.type)},
-      {"-J", string(&options.json)},       {"--in-place", flag(&options.in_place)},
-      {"--hook", flag(&options.hook)},     {"--input", string(&options.input)},
-      {"--data", string(&options.data)},   {"--directory", string(&options.directory)},
+      {"-b", size(&options.smallest)},
+      {"-e", size(&options.largest)},
+      {"-f", size(&options.factor)},
+      {"-i", size(&options.increment)},
+      {"-n", number(&options.iterations)},
+      {"-w", number(&options.warm_up)},
+      {"-c", flag(&options.check)},
+      {"-d", string(&options.type)},
+      {"-J", string(&options.json)},
+      {"--in-place", flag(&options.in_place)},
+      {"--hook", flag(&options.hook)},
+      {"--input", string(&options.input)},
+      {"--data", string(&options.data)},
+      {"--directory", string(&options.directory)},
+      {"--graph", flag(&options.graph)},
+      {"--hold-back", flag(&options.hold_back)},
+      {"--late", [&options](const std::string& text) { options.late = parse_list(text); }},
+      {"--in-two", [&options](const std::string& text) { options.in_two = parse_list(text).front(); }},
+      {"--grouped", flag(&options.grouped)},
+      {"--split", [&options](const std::string& text) { options.split = parse_split(text); }},
   };
-  for (int index = 1; index < count; index += 2) {
+  for (int index = 2; index < count; index += 2) {
     const auto found = known.find(arguments[index]);
     if (found == known.end()) {
       fail("unknown option " + std::string(arguments[index]));

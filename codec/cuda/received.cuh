@@ -1,0 +1,106 @@
+// The received messages of a launch, in a row or a list.
+#pragma once
+
+#include "codec/cuda/lists.cuh"
+#include "codec/format.hpp"
+#include "codec/job_checks.hpp"
+
+namespace zipccl::codec::cuda {
+
+// Where a received message and its values lie.
+struct ReceivedPlace {
+  const std::uint8_t* bytes;
+  std::uint16_t* values;
+  Layout layout;
+
+  __device__ const MessageHeader& header() const { return *reinterpret_cast<const MessageHeader*>(bytes); }
+};
+
+struct ReceivedRow {
+  const std::uint8_t* messages;
+  std::uint8_t* values;
+  std::uint64_t message_stride;
+  std::uint64_t value_stride;
+  Layout layout;
+  std::uint32_t count;
+  std::uint32_t skip;
+
+  ReceivedRow() = default;
+  explicit ReceivedRow(const DecodeJob& job)
+      : messages(static_cast<const std::uint8_t*>(job.messages)),
+        values(static_cast<std::uint8_t*>(job.values)),
+        message_stride(job.message_stride),
+        value_stride(job.value_stride),
+        layout(Layout::of(job.count, job.pool_fraction)),
+        count(job.message_count),
+        skip(job.skip) {}
+
+  // Grid: blocks of tiles in x, messages in y.
+  __device__ unsigned index_of_block() const { return blockIdx.y; }
+  __device__ unsigned block_in_message(unsigned) const { return blockIdx.x; }
+  __device__ ReceivedPlace place(unsigned index) const {
+    return {messages + index * message_stride, reinterpret_cast<std::uint16_t*>(values + index * value_stride), layout};
+  }
+  __device__ bool skips(unsigned index) const { return index == skip; }
+  __device__ std::uint32_t sender(unsigned index) const { return index; }
+};
+
+template <unsigned capacity>
+struct ReceivedList {
+  struct Item {
+    const std::uint8_t* bytes;
+    std::uint16_t* values;
+    std::uint64_t count;
+    std::uint32_t sender;
+    std::uint32_t first_block;
+  };
+  std::uint32_t count;
+  std::uint32_t pool_fraction;
+  Item items[capacity];
+
+  // Takes over `part` items of the job's from `first` on; returns the number of blocks, of `block_tiles` tiles each.
+  std::uint32_t fill(const DecodeJob& job, std::uint32_t first, std::uint32_t part, unsigned block_tiles) {
+    count = part;
+    pool_fraction = job.pool_fraction;
+    std::uint32_t blocks = 0;
+    for (std::uint32_t i = 0; i < part; ++i) {
+      const DecodeItem& item = job.items[first + i];
+      items[i] = {static_cast<const std::uint8_t*>(item.message), static_cast<std::uint16_t*>(item.values), item.count,
+                  item.sender, blocks};
+      blocks += blocks_of(Layout::of(item.count, 0).tiles, block_tiles);
+    }
+    return blocks;
+  }
+
+  // Grid: the blocks of all messages in x.
+  __device__ unsigned index_of_block() const { return find_item(items, count, blockIdx.x); }
+  __device__ unsigned block_in_message(unsigned index) const { return blockIdx.x - items[index].first_block; }
+  __device__ ReceivedPlace place(unsigned index) const {
+    const Item& item = items[index];
+    return {item.bytes, item.values, Layout::of(item.count, pool_fraction)};
+  }
+  __device__ bool skips(unsigned) const { return false; }
+  __device__ std::uint32_t sender(unsigned index) const { return items[index].sender; }
+};
+
+// What headers must hold.
+struct ReceivedChecks {
+  std::uint64_t sequence;
+  const std::uint64_t* sequence_counter;
+  std::uint32_t chunk;
+  bool any_sequence;
+
+  ReceivedChecks() = default;
+  explicit ReceivedChecks(const DecodeJob& job)
+      : sequence(job.sequence),
+        sequence_counter(job.sequence_counter),
+        chunk(job.chunk),
+        any_sequence(job.any_sequence) {}
+
+  __device__ Status check(const MessageHeader& header, const Layout& layout) const {
+    const std::uint64_t counted = sequence_counter == nullptr ? 0 : *sequence_counter;
+    return check_header(header, Dtype::bfloat16, layout, counted + sequence, chunk, any_sequence);
+  }
+};
+
+}  // namespace zipccl::codec::cuda

@@ -1,0 +1,98 @@
+// One class of a communicator's calls on one rank: how its calls travel, and what this rank does so that the ranks
+// change that together (switcher/fence.hpp).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "interpose/observer.hpp"
+#include "interpose/promotion.hpp"
+#include "switcher/fence_gate.hpp"
+
+namespace zipccl::interpose {
+
+struct CommState;
+
+class CallClass {
+ public:
+  // What a class needs of its communicator; the calling thread asks for it.
+  class Owner {
+   public:
+    // Memory for compressed calls, reserved when first asked for: its bytes, 0 with *why if there is too little.
+    virtual std::uint64_t reserve(std::string* why) = 0;
+    // The next call is the first one with this setting, which is compressed.
+    virtual void apply(const switcher::FenceSetting& setting) = 0;
+    // What compressed calls have cost so far, and how many chunks there are, finished or not.
+    virtual Usage usage() const = 0;
+    virtual std::uint64_t enqueued_chunks() const = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // `name` is static, as in "all-gathers". `initial` as for the gate; the least room that a user wants is
+  // `least_room` bytes for every 1,024 values. An `unchanging` class stays as it is, on all ranks. The first three and
+  // the owner must outlive the object.
+  CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
+            const switcher::FenceSetting& initial, std::uint32_t least_room, bool unchanging);
+
+  void start();  // once, when the gate's messages can be sent, before the first call
+
+  struct Call {
+    const void* send = nullptr;
+    std::uint64_t count = 0;
+    codec::Stream stream = nullptr;
+    bool capturing = false;  // into a CUDA graph
+    bool eligible = true;    // could be compressed; else it only counts
+  };
+  // Begins the class's next call; its participants begin the same calls in the same order, and whether one goes
+  // compressed is the same on all of them. Waits at a fence (rule R4). Not ok: aborted, or connection_lost at a fence
+  // that cannot be decided; the call must then fail.
+  Status begin(const Call& call, bool* compressed);
+
+  bool idle() const;  // no look is under way; by the calling thread, or when there is none
+
+  struct Switch {
+    std::uint64_t call = 0;  // the first one that has it
+    bool compressed = false;
+    std::uint32_t pool_bytes = 0;  // for every 1,024 values
+  };
+  struct State {
+    switcher::FenceGate::State gate;
+    std::vector<Switch> switches;     // the latest ones
+    std::uint64_t staging_bytes = 0;  // reserved, or agreed once it has been compressed
+    std::string reason;               // why this rank does not wish compression
+    bool ever_compressed = false;
+  };
+  State state() const;  // for the report, from any thread
+
+ private:
+  void switch_to(const switcher::FenceSetting& setting, std::uint64_t call);
+  void consider(const Call& call, std::uint64_t number);
+  void review(std::uint64_t number);
+  bool reserve(std::uint64_t number);
+  void wish();
+
+  const CommState& comm_;
+  switcher::FenceGate& gate_;
+  const char* const name_;
+  Owner* const owner_;
+  const bool unchanging_;
+
+  // The calling thread's.
+  switcher::FenceSetting current_;
+  Promotion promotion_;
+  std::unique_ptr<Observer> observer_;
+  bool unobservable_ = false;        // no memory for an observer
+  bool captured_ = false;            // a compressed call
+  std::uint64_t staging_bytes_ = 0;  // this rank's
+  std::string memory_reason_;
+
+  mutable std::mutex mutex_;  // guards what follows, for state()
+  State shown_;
+};
+
+}  // namespace zipccl::interpose

@@ -1,0 +1,108 @@
+#include "interpose/classes.hpp"
+
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "codec/host_exchange.hpp"
+#include "interpose/comm_table.hpp"
+#include "interpose/config.hpp"
+#include "interpose/staging_pool.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+using switcher::FenceSetting;
+
+constexpr switcher::FenceClass all_gather_class{1, 0};
+
+std::vector<std::uint32_t> all_ranks(int rank_count) {
+  std::vector<std::uint32_t> ranks(static_cast<std::size_t>(rank_count));
+  std::iota(ranks.begin(), ranks.end(), 0u);
+  return ranks;
+}
+
+FenceSetting initial_setting(const collectives::Communicator& communicator) {
+  if (communicator.staging == nullptr) {
+    return {};
+  }
+  return {true, communicator.agreement.pool_fraction, communicator.agreement.staging_bytes};
+}
+
+}  // namespace
+
+Classes::Classes(CommState& state, switcher::Rendezvous& rendezvous)
+    : state_(state),
+      rendezvous_(rendezvous),
+      staging_agreed_(state.communicator.staging != nullptr),
+      fences_(rendezvous, *state.channel, static_cast<std::uint32_t>(state.communicator.rank)),
+      all_gather_(
+          state,
+          fences_.gate(all_gather_class, all_ranks(state.communicator.rank_count), initial_setting(state.communicator)),
+          "all-gathers", this, initial_setting(state.communicator),
+          pool_bytes_of(state.communicator.agreement.pool_fraction), configuration().settings.start == Start::always) {}
+
+Status Classes::start() {
+  const Status status = fences_.start();
+  if (status == Status::ok) {
+    all_gather_.start();
+  }
+  return status;
+}
+
+// Device memory, and for mode static the overflow port.
+std::uint64_t Classes::reserve(std::string* why) {
+  collectives::Communicator& communicator = state_.communicator;
+  if (communicator.staging != nullptr) {
+    return communicator.staging->bytes();
+  }
+  StagingPool& pool = StagingPool::instance();
+  const bool with_overflow = communicator.agreement.exchange == collectives::Exchange::fixed;
+  const std::uint64_t wanted =
+      pool.share(*communicator.device, communicator.agreement.staging_bytes, communicator.rank_count, with_overflow);
+  std::unique_ptr<collectives::Staging> staging;
+  if (pool.reserve(*communicator.device, wanted, communicator.rank_count, with_overflow, &staging, why) != Status::ok) {
+    return 0;
+  }
+  communicator.staging = std::move(staging);
+  if (const Status status = with_overflow ? state_.open_overflow(rendezvous_) : Status::ok; status != Status::ok) {
+    *why = std::string("the helper thread cannot look after its overflow: ") + describe(status);
+    pool.release(*communicator.device, std::move(communicator.staging));
+    return 0;
+  }
+  return communicator.staging->bytes();
+}
+
+void Classes::apply(const FenceSetting& setting) {
+  collectives::Communicator& communicator = state_.communicator;
+  if (!std::exchange(staging_agreed_, true)) {
+    communicator.agreement.staging_bytes = setting.staging_bytes;
+    communicator.staging->limit(setting.staging_bytes, communicator.rank_count);
+  }
+  // A user's group may hold calls from before the switch that have not been issued. They get the new room too, on all
+  // ranks alike, since ranks group alike.
+  communicator.agreement.pool_fraction = setting.pool_fraction;
+}
+
+Usage Classes::usage() const {
+  const OverflowLink* overflow = state_.overflow();
+  if (overflow == nullptr) {
+    return {};  // exchange mode exact, in which the user compares
+  }
+  const codec::ExchangeCounters& counters = overflow->port().counters();
+  Usage usage;
+  usage.chunks = codec::load_acquire(counters.finished);
+  usage.values = counters.values;
+  usage.overflow_messages = counters.overflow_messages;
+  usage.overflow_bytes = counters.overflow_bytes + overflow->port().sent_bytes();
+  return usage;
+}
+
+std::uint64_t Classes::enqueued_chunks() const {
+  const OverflowLink* overflow = state_.overflow();
+  return overflow != nullptr ? overflow->port().enqueued() : 0;
+}
+
+}  // namespace zipccl::interpose

@@ -1,0 +1,140 @@
+// What collectives ask of a Device while a CUDA graph is captured: whether a stream captures, events that fork and
+// join, external events, streams of one's own. Exit code 77 without a GPU.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <string>
+
+#include "test/gpu/device_fixture.hpp"
+
+namespace zipccl::test {
+namespace {
+
+constexpr std::size_t bytes = 8 << 20;
+constexpr int launches = 50;
+
+int failures = 0;
+
+void expect(bool ok, const std::string& what) {
+  if (ok) return;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  ++failures;
+}
+
+void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString(error)); }
+
+class OwnStream {
+ public:
+  explicit OwnStream(codec::Device& device) : device_(device) {
+    require(device.create_stream(&stream_), device, "create_stream");
+  }
+  ~OwnStream() { device_.destroy_stream(stream_); }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  codec::Stream get() const { return stream_; }
+
+ private:
+  codec::Device& device_;
+  codec::Stream stream_ = nullptr;
+};
+
+class OwnEvent {
+ public:
+  explicit OwnEvent(codec::Device& device) : device_(device) {
+    require(device.create_event(&event_), device, "create_event");
+  }
+  ~OwnEvent() { device_.destroy_event(event_); }
+  OwnEvent(const OwnEvent&) = delete;
+  OwnEvent& operator=(const OwnEvent&) = delete;
+  codec::Event get() const { return event_; }
+
+ private:
+  codec::Device& device_;
+  codec::Event event_ = nullptr;
+};
+
+bool captures(codec::Device& device, codec::Stream stream) {
+  std::uint64_t id = 0;
+  require(device.capture(stream, &id), device, "capture");
+  return id != 0;
+}
+
+void own_streams(codec::Device& device) {
+  const OwnStream stream(device);
+  unsigned flags = 0;
+  int priority = 0;
+  int least = 0;
+  int greatest = 0;
+  check(cudaStreamGetFlags(stream.get(), &flags));
+  check(cudaStreamGetPriority(stream.get(), &priority));
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  expect(flags == cudaStreamNonBlocking && priority == greatest, "flags or priority of a stream");
+}
+
+// A graph of copies on two branches: `middle` and `out` get what `in` holds when it is launched.
+void graphs(codec::Device& device, cudaStreamCaptureMode mode) {
+  const OwnStream main(device);
+  const OwnStream side(device);
+  const OwnStream outside(device);
+  const OwnEvent ready(device);
+  const OwnEvent done(device);
+  const OwnEvent fork(device);
+  const OwnEvent join(device);
+  const Memory in(device, bytes);
+  const Memory middle(device, bytes);
+  const Memory out(device, bytes);
+  const Memory sources(device, launches * 256);
+  const Memory results(device, launches * 256);
+  for (int i = 0; i < launches; ++i) fill(sources.data() + i * 256, i + 1, 256);
+  fill(in.data(), 0, bytes);
+
+  check(cudaStreamBeginCapture(main.get(), mode));
+  expect(captures(device, main.get()) && !captures(device, side.get()), "which streams capture");
+  require(device.wait_external(ready.get(), main.get()), device, "wait_external");
+  require(device.record(fork.get(), main.get()), device, "record");
+  require(device.wait(fork.get(), side.get()), device, "wait");
+  expect(captures(device, side.get()), "a stream that joined a capture");
+  require(device.copy(middle.data(), in.data(), bytes, side.get()), device, "copy");
+  require(device.record(join.get(), side.get()), device, "record");
+  require(device.wait(join.get(), main.get()), device, "wait");
+  require(device.copy(out.data(), middle.data(), bytes, main.get()), device, "copy");
+  require(device.record_external(done.get(), main.get()), device, "record_external");
+  // What may happen elsewhere in the process meanwhile.
+  const OwnStream another(device);
+  const OwnEvent unrelated(device);
+  bool passed = false;
+  require(device.query(unrelated.get(), &passed), device, "query");
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(main.get(), &graph));
+  expect(!captures(device, main.get()) && !captures(device, side.get()), "streams after a capture");
+  cudaGraphExec_t executable = nullptr;
+  check(cudaGraphInstantiate(&executable, graph, 0));
+
+  // All launches are in flight at once: only the events order them with the other stream.
+  for (int i = 0; i < launches; ++i) {
+    require(device.copy(in.data() + bytes - 256, sources.data() + i * 256, 256, outside.get()), device, "copy");
+    require(device.record_external(ready.get(), outside.get()), device, "record_external");
+    check(cudaGraphLaunch(executable, main.get()));
+    require(device.wait_external(done.get(), outside.get()), device, "wait_external");
+    require(device.copy(results.data() + i * 256, out.data() + bytes - 256, 256, outside.get()), device, "copy");
+  }
+  require(device.synchronize(), device, "synchronize");
+  expect(count_differences(results.data(), sources.data(), launches * 256) == 0, "results of a graph's launches");
+  check(cudaGraphExecDestroy(executable));
+  check(cudaGraphDestroy(graph));
+}
+
+}  // namespace
+}  // namespace zipccl::test
+
+int main() {
+  const auto device = zipccl::test::open_device();
+  if (device == nullptr) return zipccl::test::skip_exit_code;
+  zipccl::test::own_streams(*device);
+  for (const auto mode :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    zipccl::test::graphs(*device, mode);
+  }
+  std::printf("gpu-graph-test on %s: %d failures\n", device->name(), zipccl::test::failures);
+  return zipccl::test::failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,120 @@
+// Chunks of calls in mode static that overlap on side streams: what they must be ordered by, and what the caller's
+// stream waits for, whatever fails.
+#include <vector>
+
+#include "collectives/all_gather.hpp"
+#include "test/support/data.hpp"
+#include "test/unit/catch.hpp"
+#include "test/unit/static_ranks.hpp"
+
+using namespace zipccl;
+using namespace zipccl::collectives;
+using test::Data;
+using test::LoopbackWorld;
+using test::StaticRanks;
+using test::stream_of;
+
+namespace {
+
+constexpr std::uint64_t staging_bytes = test::gather_staging_bytes;
+
+}  // namespace
+
+TEST_CASE("chunks of a call overlap on side streams, in order") {
+  for (const int count : {2, 3, 5}) {
+    StaticRanks ranks(count, 16);
+    const std::uint64_t chunk = Staging::chunk_values(staging_bytes, count, true, 16);
+    for (const std::uint64_t chunks : {2, 3, 4, 9}) {
+      for (const bool in_place : {true, false}) {
+        CAPTURE(count, chunks, in_place);
+        const cudaStream_t stream = stream_of(1 + chunks % 2);
+        ranks.world.gathers = 0;
+        ranks.gather_group({{chunks * chunk - 5, in_place, stream}}, in_place ? Data::mixture : Data::random, chunks);
+        ranks.require_equal();
+        ranks.require_ordered(stream);
+        REQUIRE(ranks.world.gathers == static_cast<int>(chunks));
+        REQUIRE(ranks.states[0]->device.order.streams() >= 3);
+      }
+    }
+  }
+}
+
+TEST_CASE("a call of one chunk, or under rule R5's condition, stays on its stream") {
+  StaticRanks ranks(2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
+  std::uint64_t values = chunk;
+  SECTION("one chunk") {}
+  SECTION("rule R5") {
+    for (const auto& state : ranks.states) {
+      state->communicator.agreement.overlap = false;
+    }
+    values = 3 * chunk;
+  }
+  ranks.gather_group({{values, false, stream_of(1)}}, Data::normal, 1);
+  ranks.require_equal();
+  ranks.require_ordered(stream_of(1));
+  REQUIRE(ranks.states[0]->device.order.streams() == 1);
+}
+
+TEST_CASE("the calls of a group overlap if they share a stream") {
+  StaticRanks ranks(2, 16);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
+  const bool shared = GENERATE(true, false);
+  const cudaStream_t other = stream_of(shared ? 1 : 2);
+  for (const bool in_place : {true, false}) {
+    for (const std::uint64_t last : {chunk / 2, 2 * chunk + 1}) {
+      CAPTURE(shared, in_place, last);
+      ranks.gather_group({{1000, in_place, stream_of(1)},
+                          {3 * chunk, !in_place, other},
+                          {1, in_place, other},
+                          {last, in_place, stream_of(1)}},
+                         Data::random, last);
+      ranks.require_equal();
+      ranks.require_ordered(stream_of(1));
+      REQUIRE(ranks.states[0]->device.order.streams() == (shared ? 3 : 2));
+    }
+  }
+}
+
+TEST_CASE("a large shard is copied beside the exchange of its one chunk") {
+  constexpr std::uint64_t room = 64 << 20;
+  StaticRanks ranks(2, 16, room);
+  ranks.gather_group({{4 << 20, false, stream_of(1)}}, Data::normal, 1);
+  ranks.require_equal();
+  ranks.require_ordered(stream_of(1));
+  REQUIRE(ranks.world.gathers == 1);
+  REQUIRE(ranks.states[0]->device.order.streams() == 2);
+}
+
+// The next call on another stream must find the half free, and the caller's buffers are his again.
+TEST_CASE("whatever fails, and when, the caller's stream waits for all that was enqueued") {
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
+  const bool in_nccl = GENERATE(false, true);
+  bool failed = true;
+  for (int step = 1; failed; ++step) {
+    CAPTURE(in_nccl, step);
+    StaticRanks ranks(2, 16);
+    ranks.gather_group({{1000, true, stream_of(2)}}, Data::normal, 1);
+    for (const auto& state : ranks.states) {
+      state->device.operations = 0;
+      state->device.fail_at = in_nccl ? 0 : step;
+      state->rank.calls = 0;
+    }
+    if (in_nccl) {
+      ranks.world.fault_rank = LoopbackWorld::every_rank;
+      ranks.world.fault_call = step;
+      ranks.world.fault_result = ncclSystemError;
+    }
+    ranks.gather_group({{3 * chunk + 1, false, stream_of(1)}, {500, true, stream_of(1)}}, Data::mixture, 2);
+    failed = ranks.states[0]->result != ncclSuccess;
+    ranks.require_ordered(stream_of(1));
+    if (failed) {
+      for (const auto& state : ranks.states) {
+        REQUIRE(state->result == (in_nccl ? ncclSystemError : ncclUnhandledCudaError));
+      }
+    } else {
+      ranks.require_equal();
+      REQUIRE(step > (in_nccl ? 4 : 30));
+    }
+  }
+}
