@@ -33,52 +33,29 @@ std::uint64_t bytes_of(ncclDataType_t dtype) {
   }
 }
 
-// What this rank alone knows comes last; NCCL demands that the ranks do alike in it. Not ok if the call must fail.
-Status route_of(CommState& state, const void* send, const void* receive, std::uint64_t count, ncclDataType_t dtype,
-                cudaStream_t stream, Route* route, std::uint64_t* capture) {
-  collectives::Communicator& communicator = state.communicator;
-  *route = Route::closed;
-  if (!state.active()) {
-    return Status::ok;
-  }
-  if (*route = collectives::route_all_gather(communicator, count, dtype); *route != Route::compressed) {
-    return Status::ok;
-  }
-  const std::uint64_t bytes = count * bytes_of(dtype);
-  const bool registered =
-      state.registered.overlaps(send, bytes) ||
-      state.registered.overlaps(receive, bytes * static_cast<std::uint64_t>(communicator.rank_count));
-  // A device that cannot answer fails in NCCL, which says why.
-  const bool answers = communicator.device->capture(stream, capture) == Status::ok;
-  const bool capturing = !answers || *capture != 0;
-  bool compressed = false;
-  const Status status = state.classes->all_gather().begin({send, count, stream, capturing, !registered}, &compressed);
-  if (*capture != 0 && compressed && !registered) {
-    communicator.captured.store(true);
-  }
-  const bool capturable = answers && communicator.agreement.exchange == collectives::Exchange::fixed;
-  *route = registered                 ? Route::registered
-           : !compressed              ? Route::native
-           : capturing && !capturable ? Route::captured
-                                      : Route::compressed;
-  return status;
+void count(CommState& state, std::uint64_t values, ncclDataType_t dtype, Route route) {
+  const std::uint64_t bytes = values * bytes_of(dtype) * static_cast<std::uint64_t>(state.communicator.rank_count);
+  state.statistics.bucket(Collective::all_gather, bytes)
+      .calls[static_cast<std::size_t>(route)]
+      .fetch_add(1, std::memory_order_relaxed);
+  report::tick();
 }
 
 // Marks a thread as inside a compressed collective of these communicators.
 class Callers {
  public:
-  explicit Callers(std::span<const CompressedAllGather> calls) : calls_(calls) { add(1); }
+  explicit Callers(std::span<const EligibleAllGather> calls) : calls_(calls) { add(1); }
   ~Callers() { add(-1); }
   Callers(const Callers&) = delete;
   Callers& operator=(const Callers&) = delete;
 
  private:
   void add(int step) {
-    for (const CompressedAllGather& call : calls_) {
+    for (const EligibleAllGather& call : calls_) {
       call.owner->callers.fetch_add(step);  // ordered with CommState::communicator.aborted
     }
   }
-  std::span<const CompressedAllGather> calls_;
+  std::span<const EligibleAllGather> calls_;
 };
 
 const char* advice(Status status) {
@@ -94,8 +71,8 @@ const char* advice(Status status) {
   }
 }
 
-void log_failure(std::span<const CompressedAllGather> calls, ncclResult_t result, Status status) {
-  for (const CompressedAllGather& call : calls) {
+void log_failure(std::span<const EligibleAllGather> calls, ncclResult_t result, Status status) {
+  for (const EligibleAllGather& call : calls) {
     const collectives::Communicator& communicator = call.owner->communicator;
     const log::DeviceScope device(communicator.device->ordinal());
     log::write(status == Status::aborted ? LogLevel::info : LogLevel::error,
@@ -109,8 +86,7 @@ void log_failure(std::span<const CompressedAllGather> calls, ncclResult_t result
 }
 
 // A call that its fence keeps from beginning.
-ncclResult_t fail_to_begin(CommState& state, Status status) {
-  const ncclResult_t result = collectives::nccl_result(status);
+void log_refusal(CommState& state, ncclResult_t result, Status status) {
   std::int32_t none = 0;
   if (state.statistics.error.compare_exchange_strong(none, static_cast<std::int32_t>(status))) {
     log::write(status == Status::aborted ? LogLevel::info : LogLevel::error,
@@ -118,13 +94,9 @@ ncclResult_t fail_to_begin(CommState& state, Status status) {
                "is compressed: %s (NCCL result %d)",
                state.name.c_str(), state.communicator.rank, describe(status), static_cast<int>(result));
   }
-  if (Group::recording()) {
-    Group::poison(result);
-  }
-  return result;
 }
 
-ncclResult_t run(std::span<const CompressedAllGather> calls, std::span<const AllGatherCall> plain) {
+ncclResult_t run(std::span<const EligibleAllGather> calls, std::span<const AllGatherCall> plain) {
   const Callers callers(calls);
   const RealCall scope;
   Status status = Status::ok;
@@ -138,34 +110,66 @@ ncclResult_t run(std::span<const CompressedAllGather> calls, std::span<const All
 
 }  // namespace
 
-ncclResult_t run_compressed(std::span<const CompressedAllGather> calls) {
+// Whether the class is compressed comes first, so that all ranks count alike; then what this rank alone knows, in which
+// NCCL demands that the ranks do alike.
+ncclResult_t begin(EligibleAllGather* eligible, bool* compressed) {
+  CommState& state = *eligible->owner;
+  AllGatherCall& call = eligible->call;
+  collectives::Communicator& communicator = state.communicator;
+  const std::uint64_t bytes = call.count * bytes_of(eligible->dtype);
+  const bool registered =
+      state.registered.overlaps(call.send, bytes) ||
+      state.registered.overlaps(call.receive, bytes * static_cast<std::uint64_t>(communicator.rank_count));
+  // A device that cannot answer fails in NCCL, which says why.
+  const bool answers = communicator.device->capture(call.stream, &call.capture) == Status::ok;
+  const bool capturing = !answers || call.capture != 0;
+  bool agreed = false;
+  if (const Status status =
+          state.classes->all_gather().begin({call.send, call.count, call.stream, capturing, !registered}, &agreed);
+      status != Status::ok) {
+    const ncclResult_t result = collectives::nccl_result(status);
+    log_refusal(state, result, status);
+    return result;
+  }
+  if (call.capture != 0 && agreed && !registered) {
+    communicator.captured.store(true);
+  }
+  const bool capturable = answers && communicator.agreement.exchange == collectives::Exchange::fixed;
+  const Route route = registered                 ? Route::registered
+                      : !agreed                  ? Route::native
+                      : capturing && !capturable ? Route::captured
+                                                 : Route::compressed;
+  *compressed = route == Route::compressed;
+  if (!*compressed) {
+    count(state, call.count, eligible->dtype, route);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t run_compressed(std::span<const EligibleAllGather> calls) {
   if (calls.size() == 1) {
     return run(calls, {&calls.front().call, 1});
   }
   std::vector<AllGatherCall> plain;
   plain.reserve(calls.size());
-  for (const CompressedAllGather& call : calls) {
+  for (const EligibleAllGather& call : calls) {
     plain.push_back(call.call);
   }
   return run(calls, plain);
 }
 
+const AllGatherFunctions all_gather_functions = {begin, run_compressed};
+
 ncclResult_t all_gather(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm,
                         cudaStream_t stream) {
   CommPointer state = CommTable::instance().find(comm);
   Route route = Route::closed;
-  std::uint64_t capture = 0;
   if (state != nullptr) {
-    const Status status = route_of(*state, send, receive, count, dtype, stream, &route, &capture);
-    if (status != Status::ok) {
-      return fail_to_begin(*state, status);
+    if (state->active()) {
+      route = collectives::route_all_gather(state->communicator, count, dtype);
     }
     if (route != Route::compressed) {
-      const std::uint64_t bytes = count * bytes_of(dtype) * static_cast<std::uint64_t>(state->communicator.rank_count);
-      state->statistics.bucket(Collective::all_gather, bytes)
-          .calls[static_cast<std::size_t>(route)]
-          .fetch_add(1, std::memory_order_relaxed);
-      report::tick();
+      interpose::count(*state, count, dtype, route);
     }
   }
   if (route != Route::compressed) {
@@ -182,9 +186,16 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
     }
     return ncclInvalidArgument;
   }
-  CompressedAllGather call{{&state->communicator, send, receive, count, stream, capture}, dtype, std::move(state)};
+  EligibleAllGather call{{&state->communicator, send, receive, count, stream}, dtype, std::move(state)};
   if (Group::recording()) {
     return Group::add(std::move(call));
+  }
+  bool compressed = false;
+  if (const ncclResult_t result = begin(&call, &compressed); result != ncclSuccess) {
+    return result;
+  }
+  if (!compressed) {
+    return call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream);
   }
   if (Group::open()) {
     log::write(LogLevel::error, "ncclAllGather: communicator %s became ready after this group had been opened",

@@ -10,7 +10,8 @@ namespace zipccl::interpose {
 ncclResult_t all_gather(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm,
                         cudaStream_t stream);
 
-// Issues calls whose route is `compressed` and logs what went wrong; outside any real group.
-ncclResult_t run_compressed(std::span<const CompressedAllGather> calls);
+// For groups, which record eligible calls. begin() decides about one and may wait at a fence; run_compressed() issues
+// those that go compressed, outside any real group. Both log what went wrong.
+extern const AllGatherFunctions all_gather_functions;
 
 }  // namespace zipccl::interpose

@@ -156,7 +156,7 @@ ZIPCCL_EXPORT ncclResult_t ncclGroupStart() {
 
 ZIPCCL_EXPORT ncclResult_t ncclGroupEnd() {
   return intercept<&NcclTable::ncclGroupEnd>(ZIPCCL_CALLER,
-                                             [] { return Group::end(RealNccl::get().table(), run_compressed); });
+                                             [] { return Group::end(RealNccl::get().table(), all_gather_functions); });
 }
 
 ZIPCCL_EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {

@@ -11,8 +11,7 @@ namespace zipccl::interpose {
 namespace {
 
 struct Contents {
-  std::vector<NativeCall> native;  // in program order
-  std::vector<CompressedAllGather> all_gathers;
+  std::vector<RecordedCall> calls;  // in program order
   std::vector<Completion> completions;
   ncclResult_t error = ncclSuccess;
 };
@@ -37,6 +36,16 @@ Contents close() {
   const std::unique_ptr<Contents> held(std::exchange(current.contents, nullptr));
   current = {};
   return held != nullptr ? std::move(*held) : Contents{};
+}
+
+// Takes the call's contents.
+NativeCall native_form(RecordedCall& call) {
+  if (auto* const native = std::get_if<NativeCall>(&call)) {
+    return std::move(*native);
+  }
+  return [all_gather = std::move(std::get<EligibleAllGather>(call))](const NcclTable& nccl) {
+    return all_gather.run_natively(nccl);
+  };
 }
 
 // One real group of the recorded native calls, closed by `close_group`. NCCL drops the group if a call in it failed.
@@ -81,7 +90,7 @@ ncclResult_t finish(CloseGroup close_group, IssueRecorded issue_recorded) {
     return result;
   }
   const bool recorded = current.recording;
-  const Contents held = close();
+  Contents held = close();
   if (recorded) {
     result = held.error != ncclSuccess ? held.error : issue_recorded(held);
   }
@@ -90,7 +99,7 @@ ncclResult_t finish(CloseGroup close_group, IssueRecorded issue_recorded) {
 
 }  // namespace
 
-ncclResult_t CompressedAllGather::run_natively(const NcclTable& nccl) const {
+ncclResult_t EligibleAllGather::run_natively(const NcclTable& nccl) const {
   return nccl.ncclAllGather(call.send, call.receive, call.count, dtype, call.communicator->handle, call.stream);
 }
 
@@ -116,11 +125,7 @@ ncclResult_t Group::add(RecordedCall call) {
   if (held.error != ncclSuccess) {
     return held.error;
   }
-  if (auto* compressed = std::get_if<CompressedAllGather>(&call)) {
-    held.all_gathers.push_back(std::move(*compressed));
-  } else {
-    held.native.push_back(std::get<NativeCall>(std::move(call)));
-  }
+  held.calls.push_back(std::move(call));
   return ncclSuccess;
 }
 
@@ -133,15 +138,31 @@ void Group::poison(ncclResult_t error) {
 
 void Group::at_end(Completion completion) { contents().completions.push_back(std::move(completion)); }
 
-ncclResult_t Group::end(const NcclTable& nccl, AllGatherFunction all_gather) {
+ncclResult_t Group::end(const NcclTable& nccl, const AllGatherFunctions& all_gathers) {
   const auto close_group = [&] { return nccl.ncclGroupEnd(); };
-  return finish(close_group, [&](const Contents& held) {
-    ncclResult_t result = ncclSuccess;
-    if (!held.all_gathers.empty()) {
-      result = all_gather(held.all_gathers);
+  return finish(close_group, [&](Contents& held) {
+    std::vector<NativeCall> native;
+    std::vector<EligibleAllGather> compressed;
+    for (RecordedCall& call : held.calls) {
+      bool goes_compressed = false;
+      auto* const all_gather = std::get_if<EligibleAllGather>(&call);
+      if (all_gather != nullptr) {
+        if (const ncclResult_t begun = all_gathers.begin(all_gather, &goes_compressed); begun != ncclSuccess) {
+          return begun;
+        }
+      }
+      if (goes_compressed) {
+        compressed.push_back(std::move(*all_gather));
+      } else {
+        native.push_back(native_form(call));
+      }
     }
-    if (result == ncclSuccess && !held.native.empty()) {
-      result = issue(nccl, held.native, close_group);
+    ncclResult_t result = ncclSuccess;
+    if (!compressed.empty()) {
+      result = all_gathers.run_compressed(compressed);
+    }
+    if (result == ncclSuccess && !native.empty()) {
+      result = issue(nccl, native, close_group);
     }
     return result;
   });
@@ -149,12 +170,9 @@ ncclResult_t Group::end(const NcclTable& nccl, AllGatherFunction all_gather) {
 
 ncclResult_t Group::simulate_end(const NcclTable& nccl, ncclSimInfo_t* info) {
   const auto close_group = [&] { return nccl.ncclGroupSimulateEnd(info); };
-  return finish(close_group, [&](const Contents& held) {
+  return finish(close_group, [&](Contents& held) {
     std::vector<NativeCall> calls;
-    for (const CompressedAllGather& call : held.all_gathers) {
-      calls.emplace_back([&call](const NcclTable& table) { return call.run_natively(table); });
-    }
-    calls.insert(calls.end(), held.native.begin(), held.native.end());
+    std::transform(held.calls.begin(), held.calls.end(), std::back_inserter(calls), native_form);
     return issue(nccl, calls, close_group);
   });
 }

@@ -1,7 +1,7 @@
 // Groups (ncclGroupStart to ncclGroupEnd). While the process has a communicator that compresses, a group's calls are
-// recorded and issued at its end: compressed collectives of all communicators first, then everything else, in program
-// order, as exactly one real group. Splitting the user's group any other way deadlocks legal programs. Otherwise
-// calls go straight on and only the depth is kept.
+// recorded and issued at its end, when it is decided which are compressed: compressed collectives of all communicators
+// first, then everything else, in program order, as exactly one real group. Splitting the user's group any other way
+// deadlocks legal programs. Otherwise calls go straight on and only the depth is kept.
 #pragma once
 
 #include <functional>
@@ -19,22 +19,27 @@ using collectives::NcclTable;
 // Issues a recorded call to the real NCCL, which `nccl` is.
 using NativeCall = std::function<ncclResult_t(const NcclTable& nccl)>;
 
-// A recorded all-gather whose route is `compressed`.
-struct CompressedAllGather {
+// An all-gather that may go compressed, which is decided when it is issued.
+struct EligibleAllGather {
   collectives::AllGatherCall call;
   ncclDataType_t dtype;
   CommPointer owner;  // keeps the communicator's state until the group is done
 
-  ncclResult_t run_natively(const NcclTable& nccl) const;  // for ncclGroupSimulateEnd
+  ncclResult_t run_natively(const NcclTable& nccl) const;
 };
 
-using RecordedCall = std::variant<NativeCall, CompressedAllGather>;
+using RecordedCall = std::variant<NativeCall, EligibleAllGather>;
 
 // Runs when the outermost group has ended with `result`; what it returns becomes the group's result.
 using Completion = std::function<ncclResult_t(ncclResult_t result)>;
 
-// Issues compressed all-gathers, with all that belongs to it beside collectives::all_gather.
-using AllGatherFunction = ncclResult_t (*)(std::span<const CompressedAllGather> calls);
+// What becomes of eligible all-gathers; see all_gather_call.hpp.
+struct AllGatherFunctions {
+  // Decides for one, in program order, when all that comes before it in the group is decided and nothing is issued yet.
+  // An error fails the group.
+  ncclResult_t (*begin)(EligibleAllGather* call, bool* compressed);
+  ncclResult_t (*run_compressed)(std::span<const EligibleAllGather> calls);
+};
 
 // The calling thread's group. No function takes a lock.
 class Group {
@@ -50,7 +55,7 @@ class Group {
   // While open.
   static void at_end(Completion completion);
   // ncclGroupEnd; outside any group NCCL itself complains.
-  static ncclResult_t end(const NcclTable& nccl, AllGatherFunction all_gather);
+  static ncclResult_t end(const NcclTable& nccl, const AllGatherFunctions& all_gathers);
   // ncclGroupSimulateEnd: everything natively, and nothing runs.
   static ncclResult_t simulate_end(const NcclTable& nccl, ncclSimInfo_t* info);
 };

@@ -18,15 +18,17 @@ struct Sight {
 // One look at a time, by one thread. All work is on the caller's stream and none of it waits.
 class Observer {
  public:
-  static constexpr std::uint64_t sample_values = std::uint64_t{256} << 10;
+  // A GPU reads so much in some 30 us.
+  static constexpr std::uint64_t most_values = std::uint64_t{32} << 20;
 
-  // Reserves about 0.7 MiB of device memory.
+  // Reserves some bytes of device memory and of mapped memory.
   static Status create(codec::Device& device, std::unique_ptr<Observer>* observer);
   ~Observer();  // idle()
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
-  // Enqueues a look at up to sample_values of the `count` values, another part of them each time. Only if idle().
+  // Enqueues a look at the `count` values, at another part of them each time if there are more than most_values. Only
+  // if idle().
   Status look(const void* values, std::uint64_t count, codec::Stream stream);
   bool idle() const { return !looking_ || finished(); }
   // Takes the result of the last look, when it has one.
@@ -38,11 +40,12 @@ class Observer {
   bool finished() const;
 
   codec::Device& device_;
-  std::byte* memory_ = nullptr;
-  codec::MessageSummary* summary_ = nullptr;  // mapped
+  void* scratch_ = nullptr;
+  codec::Observation* observation_ = nullptr;  // mapped
   bool looking_ = false;
   std::uint64_t tiles_ = 0;  // of the latest look
   std::uint64_t looks_ = 0;
+  std::uint64_t former_units_ = 0;  // of all looks before the latest
 };
 
 }  // namespace zipccl::interpose

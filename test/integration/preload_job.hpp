@@ -129,9 +129,9 @@ inline void gather_and_check(ncclComm_t comm, ncclDataType_t type = ncclBfloat16
   gather_among(comm, everybody(), type);
 }
 
-// preload_start.cpp: all-gathers whose values change as the words say.
-int changing(int argc, char** argv);
-// preload_start.cpp: the last rank stops for good while the others wait for it at a fence, and abort.
-int stopped_at_fence(int microseconds);
+// Those of preload_children.cpp; 2 if it is none.
+int children_scenario(int argc, char** argv);
+// Those of preload_start.cpp; 2 if it is none.
+int start_scenario(int argc, char** argv);
 
 }  // namespace preload

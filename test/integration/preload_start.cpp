@@ -42,6 +42,7 @@ struct Options {
   std::size_t count = standard_count;
   int ahead = 0;  // calls enqueued before the first is waited for, beside the current one
   int late_rank = -1;
+  int simulating_rank = -1;  // which has NCCL simulate every fifth call first
   int dying_rank = -1;
   int dying_call = -1;
   int communicators = 1;
@@ -49,7 +50,7 @@ struct Options {
   int captured_call = -1;  // goes into a graph, which stands in for every seventh good call from there on
 };
 
-// good:40 random@3:20 count:1000 ahead:4 late:1 dies@2:7 communicators:24 grouped captures:9
+// good:40 random@3:20 count:1000 ahead:4 late:1 dies@2:7 simulates@0 communicators:24 grouped captures:9
 Options parse(int argc, char** argv) {
   Options options;
   for (int i = 0; i < argc; ++i) {
@@ -65,6 +66,8 @@ Options parse(int argc, char** argv) {
       options.ahead = number;
     } else if (name == "late") {
       options.late_rank = number;
+    } else if (name == "simulates") {
+      options.simulating_rank = rank;
     } else if (name == "dies") {
       options.dying_rank = rank;
       options.dying_call = number;
@@ -120,8 +123,6 @@ void wait(const Stream& stream, ncclComm_t comm, bool peers_die) {
   EXPECT(zipccl_host_runtime.event_destroy(event) == 0);
 }
 
-}  // namespace
-
 int changing(int argc, char** argv) {
   const Options options = parse(argc, argv);
   std::vector<ncclComm_t> comms;
@@ -146,6 +147,13 @@ int changing(int argc, char** argv) {
       }
       if (rank_number() == options.dying_rank && call == options.dying_call) {
         raise(SIGKILL);
+      }
+      if (rank_number() == options.simulating_rank && call % 5 == 0) {
+        ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+        EXPECT(ncclGroupStart() == ncclSuccess);
+        EXPECT(ncclAllGather(buffers[slot].send.data(), buffers[slot].receive.data(), options.count, ncclBfloat16,
+                             comms.front(), stream.stream) == ncclSuccess);
+        EXPECT(ncclGroupSimulateEnd(&info) == ncclSuccess);
       }
       if (options.grouped) {
         EXPECT(ncclGroupStart() == ncclSuccess);
@@ -243,6 +251,15 @@ int stopped_at_fence(int microseconds) {
   std::printf("%s after call %d: %d\n", aborted ? "waited" : "did not wait", call - 1, result);
   aborter.join();
   return 0;
+}
+
+}  // namespace
+
+int start_scenario(int argc, char** argv) {
+  const std::string name = argc > 0 ? argv[0] : "";
+  return name == "changing"                        ? changing(argc - 1, argv + 1)
+         : name == "stopped-at-fence" && argc == 2 ? stopped_at_fence(std::atoi(argv[1]))
+                                                   : 2;
 }
 
 }  // namespace preload

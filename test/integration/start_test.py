@@ -15,10 +15,8 @@ class Case(preload_test.Case):
     """`go` runs the scenario "changing" (preload_start.cpp), by default as a user does, without ZIPCCL_START."""
 
     def go(self, *words, ranks=8, seconds=120, **environment):
-        for path in [*self.folder.glob("id*"), *self.folder.glob("zipccl-*.json")]:
-            path.unlink()
         environment.setdefault("ZIPCCL_START", None)
-        return self.launch("changing", *words, ranks=ranks, seconds=seconds, **environment)
+        return self.again("changing", *words, ranks=ranks, seconds=seconds, **environment)
 
     def classes(self, communicator=0):
         """The all-gather class of every rank's communicator; their switches must be the same."""
@@ -63,6 +61,12 @@ class Promotion(Case):
         self.go("good:60", "grouped", "communicators:2", ranks=3)
         for communicator in (0, 1):
             self.assertEqual(len(self.classes(communicator)[0]["switches"]), 1)
+
+    def test_rank_that_simulates(self):
+        """Only calls that are made count, or the ranks would number them differently."""
+        self.go("good:60", "simulates@1", ranks=3)
+        self.assertEqual(self.states(), [("compressed", 1)])
+        self.assertEqual(self.classes()[1]["calls"], 60)
 
     def test_exact(self):
         self.go("good:60", ranks=4, ZIPCCL_EXCHANGE="exact")
@@ -173,11 +177,7 @@ class Change(Case):
 
 class Loss(Case):
     def dies(self, ranks, rank, call, *words):
-        for path in [*self.folder.glob("id*"), *self.folder.glob("zipccl-*.json")]:
-            path.unlink()
-        self.environment.pop("ZIPCCL_START")
-        results = self.launch("changing", "good:60", f"dies@{rank}:{call}", *words, ranks=ranks, good=False, seconds=60)
-        self.environment["ZIPCCL_START"] = "now"
+        results = self.go("good:60", f"dies@{rank}:{call}", *words, ranks=ranks, good=False, seconds=60)
         for number, result in enumerate(results):
             if number == rank:
                 self.assertEqual(result.status, -9)
@@ -200,11 +200,9 @@ class Loss(Case):
 
     def test_abort_at_the_fence(self):
         """A rank that waits for the decision comes out of its call when its communicator is aborted."""
-        self.environment.pop("ZIPCCL_START")
         for attempt in range(40):  # the stopped rank may have answered before, or have said nothing yet
-            for path in self.folder.glob("id*"):
-                path.unlink()
-            results = self.launch("stopped-at-fence", str(attempt % 20 * 20), ranks=3, good=False, seconds=30)
+            results = self.again("stopped-at-fence", str(attempt % 20 * 20), ranks=3, good=False, seconds=30,
+                                 ZIPCCL_START=None)
             self.assertEqual(results[2].status, -9)
             for result in results[:2]:
                 self.assertEqual(result.status, 0, result)

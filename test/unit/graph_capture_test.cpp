@@ -18,7 +18,7 @@ using test::stream_of;
 
 namespace {
 
-constexpr std::uint64_t staging_bytes = test::gather_staging_bytes;
+constexpr std::uint64_t staging_bytes = 6 * Staging::smallest_chunk_bytes;  // the least for three ranks
 
 // One all-gather whose buffers stay, on every rank.
 class Buffers {
@@ -98,7 +98,7 @@ Data kind_of(std::uint64_t round) { return static_cast<Data>(round % test::data_
 
 TEST_CASE("a captured call is replayed with fresh data, between eager calls") {
   for (const int count : {2, 3}) {
-    StaticRanks ranks(count, 16);
+    StaticRanks ranks(count, 16, staging_bytes);
     const std::uint64_t chunk = Staging::chunk_values(staging_bytes, count, true, 16);
     const bool used_before = GENERATE(false, true);
     if (used_before) {
@@ -140,7 +140,7 @@ TEST_CASE("a captured call is replayed with fresh data, between eager calls") {
 }
 
 TEST_CASE("calls of one capture on streams of their own follow each other") {
-  StaticRanks ranks(2, 16);
+  StaticRanks ranks(2, 16, staging_bytes);
   const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
   Buffers one(ranks, chunk, true);
   Buffers other(ranks, 2 * chunk, false);
@@ -166,7 +166,7 @@ TEST_CASE("calls of one capture on streams of their own follow each other") {
 }
 
 TEST_CASE("a captured group of calls is one call with chunks numbered through") {
-  StaticRanks ranks(2, 0);
+  StaticRanks ranks(2, 0, staging_bytes);
   const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 0);
   Buffers one(ranks, 1000, true);
   Buffers other(ranks, 2 * chunk, false);
@@ -186,7 +186,7 @@ TEST_CASE("a captured group of calls is one call with chunks numbered through") 
 }
 
 TEST_CASE("a capture is remembered, and disturbs neither staging's state nor the port's") {
-  StaticRanks ranks(2, 16);
+  StaticRanks ranks(2, 16, staging_bytes);
   Buffers one(ranks, 1000, true);
   const auto busy = [&] {
     return std::ranges::all_of(std::vector<std::size_t>{0, 1},

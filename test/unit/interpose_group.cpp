@@ -15,6 +15,8 @@ ncclResult_t start_result = ncclSuccess;
 ncclResult_t end_result = ncclSuccess;
 ncclResult_t all_gather_result = ncclSuccess;
 std::vector<std::size_t> all_gather_sizes;
+std::vector<std::size_t> begun;  // sizes of the eligible all-gathers that were decided about
+ncclResult_t begin_result = ncclSuccess;
 
 ncclResult_t note(const std::string& text, ncclResult_t result = ncclSuccess) {
   calls.push_back(RealCall::active() ? text : text + " outside a real call");
@@ -24,7 +26,8 @@ ncclResult_t note(const std::string& text, ncclResult_t result = ncclSuccess) {
 NcclTable fake_nccl() {
   calls.clear();
   all_gather_sizes.clear();
-  start_result = end_result = all_gather_result = ncclSuccess;
+  begun.clear();
+  begin_result = start_result = end_result = all_gather_result = ncclSuccess;
   NcclTable table;
   table.ncclGroupStart = [] { return note("start", start_result); };
   table.ncclGroupEnd = [] { return note("end", end_result); };
@@ -35,21 +38,33 @@ NcclTable fake_nccl() {
   return table;
 }
 
-ncclResult_t run_all_gathers(std::span<const CompressedAllGather> gathers) {
+ncclResult_t run_all_gathers(std::span<const EligibleAllGather> gathers) {
   calls.emplace_back("compressed");
-  for (const CompressedAllGather& gather : gathers) {
+  for (const EligibleAllGather& gather : gathers) {
     all_gather_sizes.push_back(gather.call.count);
   }
   return all_gather_result;
 }
 
+// From a thousand values on they go natively.
+ncclResult_t begin_all_gather(EligibleAllGather* gather, bool* goes_compressed) {
+  if (begin_result != ncclSuccess) {
+    return begin_result;
+  }
+  begun.push_back(gather->call.count);
+  *goes_compressed = gather->call.count < 1000;
+  return ncclSuccess;
+}
+
+const AllGatherFunctions all_gathers = {begin_all_gather, run_all_gathers};
+
 RecordedCall native(const std::string& name, ncclResult_t result = ncclSuccess) {
   return NativeCall([=](const NcclTable&) { return note(name, result); });
 }
 
-RecordedCall compressed(std::uint64_t count) {
+RecordedCall eligible(std::uint64_t count) {
   auto owner = std::make_shared<CommState>();
-  CompressedAllGather gather{{}, ncclBfloat16, owner};
+  EligibleAllGather gather{{}, ncclBfloat16, owner};
   gather.call.communicator = &owner->communicator;
   gather.call.count = count;
   return gather;
@@ -66,9 +81,9 @@ TEST_CASE("without a compressing communicator calls are not recorded") {
   CHECK(!Group::recording());
   CHECK(Group::start(nccl, true) == ncclSuccess);  // counts for an outermost group alone
   CHECK(!Group::recording());
-  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
   CHECK(Group::open());
-  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
   CHECK(!Group::open());
   CHECK(calls == Calls{"start", "start", "end", "end"});
 }
@@ -78,14 +93,14 @@ TEST_CASE("compressed calls go first, then the others in program order as one re
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::recording());
   CHECK(Group::add(native("send")) == ncclSuccess);
-  CHECK(Group::add(compressed(10)) == ncclSuccess);
+  CHECK(Group::add(eligible(10)) == ncclSuccess);
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(native("receive")) == ncclSuccess);
-  CHECK(Group::add(compressed(20)) == ncclSuccess);
-  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::add(eligible(20)) == ncclSuccess);
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
   CHECK(Group::add(native("reduce")) == ncclSuccess);
   CHECK(calls.empty());
-  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
   CHECK(!Group::open());
   CHECK(calls == Calls{"compressed", "start", "send", "receive", "reduce", "end"});
   CHECK(all_gather_sizes == std::vector<std::size_t>{10, 20});
@@ -94,11 +109,11 @@ TEST_CASE("compressed calls go first, then the others in program order as one re
 TEST_CASE("no real group is opened for nothing") {
   const NcclTable nccl = fake_nccl();
   CHECK(Group::start(nccl, true) == ncclSuccess);
-  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
   CHECK(calls.empty());
   CHECK(Group::start(nccl, true) == ncclSuccess);
-  CHECK(Group::add(compressed(1)) == ncclSuccess);
-  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::add(eligible(1)) == ncclSuccess);
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
   CHECK(calls == Calls{"compressed"});
 }
 
@@ -106,16 +121,16 @@ TEST_CASE("an error inside a recording group drops all of it and is the group's 
   const NcclTable nccl = fake_nccl();
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(native("send")) == ncclSuccess);
-  CHECK(Group::add(compressed(1)) == ncclSuccess);
+  CHECK(Group::add(eligible(1)) == ncclSuccess);
   Group::poison(ncclInvalidUsage);
   Group::poison(ncclSystemError);
   CHECK(Group::add(native("receive")) == ncclInvalidUsage);
-  CHECK(Group::end(nccl, run_all_gathers) == ncclInvalidUsage);
+  CHECK(Group::end(nccl, all_gathers) == ncclInvalidUsage);
   CHECK(calls.empty());
   // The next group knows nothing of it.
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(native("send")) == ncclSuccess);
-  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
   CHECK(calls == Calls{"start", "send", "end"});
 }
 
@@ -124,32 +139,70 @@ TEST_CASE("errors of the real calls") {
   CHECK(Group::start(nccl, true) == ncclSuccess);
   SECTION("a compressed call fails: nothing else is issued") {
     all_gather_result = ncclInternalError;
-    CHECK(Group::add(compressed(1)) == ncclSuccess);
+    CHECK(Group::add(eligible(1)) == ncclSuccess);
     CHECK(Group::add(native("send")) == ncclSuccess);
-    CHECK(Group::end(nccl, run_all_gathers) == ncclInternalError);
+    CHECK(Group::end(nccl, all_gathers) == ncclInternalError);
     CHECK(calls == Calls{"compressed"});
   }
   SECTION("a native call fails: the rest is left out and the real group closed") {
     end_result = ncclSystemError;
     CHECK(Group::add(native("send", ncclInvalidArgument)) == ncclSuccess);
     CHECK(Group::add(native("receive")) == ncclSuccess);
-    CHECK(Group::end(nccl, run_all_gathers) == ncclInvalidArgument);
+    CHECK(Group::end(nccl, all_gathers) == ncclInvalidArgument);
     CHECK(calls == Calls{"start", "send", "end"});
   }
   SECTION("a nonblocking communicator's call is no failure") {
     end_result = ncclInProgress;
     CHECK(Group::add(native("send", ncclInProgress)) == ncclSuccess);
     CHECK(Group::add(native("receive")) == ncclSuccess);
-    CHECK(Group::end(nccl, run_all_gathers) == ncclInProgress);
+    CHECK(Group::end(nccl, all_gathers) == ncclInProgress);
     CHECK(calls == Calls{"start", "send", "receive", "end"});
   }
   SECTION("the real group does not open") {
     start_result = ncclSystemError;
     CHECK(Group::add(native("send")) == ncclSuccess);
-    CHECK(Group::end(nccl, run_all_gathers) == ncclSystemError);
+    CHECK(Group::end(nccl, all_gathers) == ncclSystemError);
     CHECK(calls == Calls{"start"});
   }
   CHECK(!Group::open());
+}
+
+TEST_CASE("eligible calls that go natively keep their place in program order") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(eligible(1000)) == ncclSuccess);
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::add(eligible(10)) == ncclSuccess);
+  CHECK(Group::add(eligible(2000)) == ncclSuccess);
+  CHECK(Group::add(native("receive")) == ncclSuccess);
+  CHECK(begun.empty());
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(begun == std::vector<std::size_t>{1000, 10, 2000});
+  CHECK(calls == Calls{"compressed", "start", "all-gather 1000", "send", "all-gather 2000", "receive", "end"});
+}
+
+TEST_CASE("an eligible call that cannot be decided about fails the group before anything is issued") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::add(eligible(10)) == ncclSuccess);
+  begin_result = ncclRemoteError;
+  CHECK(Group::end(nccl, all_gathers) == ncclRemoteError);
+  CHECK(calls.empty());
+  CHECK(!Group::open());
+}
+
+// Ranks count what they have begun; one that only simulates, or whose group fails, must not count.
+TEST_CASE("no call begins in a group that is simulated or has failed") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(eligible(10)) == ncclSuccess);
+  SECTION("simulated") { CHECK(Group::simulate_end(nccl, nullptr) == ncclSuccess); }
+  SECTION("failed") {
+    Group::poison(ncclInvalidArgument);
+    CHECK(Group::end(nccl, all_gathers) == ncclInvalidArgument);
+  }
+  CHECK(begun.empty());
 }
 
 TEST_CASE("a group that does not open leaves none behind") {
@@ -162,7 +215,7 @@ TEST_CASE("a group that does not open leaves none behind") {
 TEST_CASE("an end without a start is the real NCCL's to answer") {
   const NcclTable nccl = fake_nccl();
   end_result = ncclInvalidUsage;
-  CHECK(Group::end(nccl, run_all_gathers) == ncclInvalidUsage);
+  CHECK(Group::end(nccl, all_gathers) == ncclInvalidUsage);
   CHECK(calls == Calls{"end"});
   CHECK(!Group::open());
 }
@@ -171,9 +224,9 @@ TEST_CASE("a simulated end issues everything natively, and compressed calls too"
   const NcclTable nccl = fake_nccl();
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(native("send")) == ncclSuccess);
-  CHECK(Group::add(compressed(30)) == ncclSuccess);
+  CHECK(Group::add(eligible(30)) == ncclSuccess);
   CHECK(Group::simulate_end(nccl, nullptr) == ncclSuccess);
-  CHECK(calls == Calls{"start", "all-gather 30", "send", "simulate"});
+  CHECK(calls == Calls{"start", "send", "all-gather 30", "simulate"});
   CHECK(!Group::open());
 }
 
@@ -195,8 +248,8 @@ TEST_CASE("completions run in order after the outermost end, see its result and 
   Group::at_end(complete(ncclSuccess));
   Group::at_end(complete(ncclRemoteError));
   Group::at_end(complete(ncclSystemError));
-  CHECK(Group::end(nccl, run_all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
   CHECK(seen.empty());
-  CHECK(Group::end(nccl, run_all_gathers) == ncclRemoteError);  // the first in order
+  CHECK(Group::end(nccl, all_gathers) == ncclRemoteError);  // the first in order
   CHECK(seen == std::vector<ncclResult_t>{ncclSuccess, ncclRemoteError, ncclSystemError});
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -191,4 +192,30 @@ TEST_CASE("a reservation frees retired staging only for want of room") {
   pool.release(device, std::move(first));
   pool.release(device, std::move(second));
   CHECK(device.allocations == 0);
+}
+
+TEST_CASE("communicators that come late share what is left of the cap") {
+  FakeDevice device(std::uint64_t{50} << 30);  // the cap is 1 GiB
+  StagingPool pool;
+  std::vector<std::unique_ptr<Staging>> stagings;
+  std::uint64_t used = 0;
+  for (int i = 0; i < 24; ++i) {
+    const std::uint64_t share = pool.share(device, 128 * mebibyte, 8, true);
+    CHECK(share == std::min(128 * mebibyte, (1024 * mebibyte - used) / 8));
+    std::string why;
+    REQUIRE(pool.reserve(device, share, 8, true, &stagings.emplace_back(), &why) == Status::ok);
+    used += share;
+  }
+  CHECK(used < 1024 * mebibyte);
+  for (auto& staging : stagings) {
+    pool.release(device, std::move(staging));
+  }
+  CHECK(pool.share(device, 5 * mebibyte, 8, true) == 5 * mebibyte);
+  CHECK(device.allocations == 0);
+}
+
+TEST_CASE("where an eighth is too little, all that is left is taken") {
+  FakeDevice device(std::uint64_t{50} * 4 * mebibyte);  // the cap is 4 MiB
+  StagingPool pool;
+  CHECK(pool.share(device, 128 * mebibyte, 16, true) == 4 * mebibyte);
 }
