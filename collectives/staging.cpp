@@ -1,5 +1,6 @@
 #include "collectives/staging.hpp"
 
+#include <algorithm>
 #include <new>
 
 namespace zipccl::collectives {
@@ -19,6 +20,12 @@ std::uint64_t Staging::slot_bytes(std::uint64_t bytes, int rank_count, bool with
   const std::uint64_t share = bytes / halves / slots(rank_count, with_overflow);
   const std::uint64_t aligned = share / slot_alignment * slot_alignment;
   return aligned < smallest_chunk_bytes ? 0 : aligned;
+}
+
+int Staging::most_ranks(std::uint64_t bytes, int most, bool with_overflow) {
+  const std::uint64_t slots_of_both = bytes / smallest_chunk_bytes / halves;
+  const std::uint64_t others = slots(0, with_overflow);
+  return static_cast<int>(std::min(static_cast<std::uint64_t>(most), slots_of_both - std::min(slots_of_both, others)));
 }
 
 std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
@@ -89,7 +96,7 @@ Status Staging::reserve() {
       }
     }
   }
-  limit(bytes_);
+  limit(bytes_, rank_count_);
   for (codec::Event* event : {&handover_, &last_use_, &captured_use_}) {
     if (const Status status = device_.create_event(event); status != Status::ok) {
       return status;
@@ -98,7 +105,8 @@ Status Staging::reserve() {
   return Status::ok;
 }
 
-void Staging::limit(std::uint64_t bytes) {
+void Staging::limit(std::uint64_t bytes, int rank_count) {
+  rank_count_ = rank_count;
   slot_bytes_ = slot_bytes(bytes, rank_count_, with_overflow_);
   for (std::size_t index = 0; index < halves; ++index) {
     Half& half = halves_[index];

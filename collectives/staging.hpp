@@ -15,18 +15,28 @@
 
 namespace zipccl::collectives {
 
+// How many ranks a communicator will have, where that is not known when its staging is reserved.
+struct RankRange {
+  RankRange(int exactly) : least(exactly), most(exactly) {}  // NOLINT(google-explicit-constructor): nearly always known
+  RankRange(int at_least, int at_most) : least(at_least), most(at_most) {}
+  int least;
+  int most;
+};
+
 class Staging {
  public:
   static constexpr std::uint64_t smallest_chunk_bytes = 64 << 10;  // a slot below this is not worth a collective
 
   // Pure: bytes of one slot if `bytes` are shared by `rank_count` ranks; 0 where that is below smallest_chunk_bytes.
   static std::uint64_t slot_bytes(std::uint64_t bytes, int rank_count, bool with_overflow);
+  // Pure: how many ranks, up to `most`, can share `bytes` so that slot_bytes() is not 0.
+  static int most_ranks(std::uint64_t bytes, int most, bool with_overflow);
   // Pure: values of one rank that pass through a slot at once.
   static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
                                     std::uint32_t pool_fraction);
 
-  // Reserves the memory, with `with_overflow` an overflow port and side streams too. out_of_memory if there is too
-  // little.
+  // Reserves the memory, for up to `rank_count` ranks, with `with_overflow` an overflow port and side streams too.
+  // out_of_memory if there is too little.
   static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                        std::unique_ptr<Staging>* staging);
   ~Staging();  // the caller has made sure that nothing enqueued uses it any more
@@ -47,9 +57,9 @@ class Staging {
     codec::Stream encode = nullptr;
     codec::Stream decode = nullptr;
   };
-  // Uses no more than `bytes`, at most bytes() and enough for a slot, as ranks with more agreed with one that has less;
-  // before the first use.
-  void limit(std::uint64_t bytes);
+  // Uses no more than `bytes`, at most bytes(), as ranks with more agreed with one that has less, for so many ranks, of
+  // which `bytes` have room for a slot each. Before the first use.
+  void limit(std::uint64_t bytes, int rank_count);
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }

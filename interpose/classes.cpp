@@ -79,7 +79,7 @@ void Classes::apply(const FenceSetting& setting) {
   collectives::Communicator& communicator = state_.communicator;
   if (!std::exchange(staging_agreed_, true)) {
     communicator.agreement.staging_bytes = setting.staging_bytes;
-    communicator.staging->limit(setting.staging_bytes);
+    communicator.staging->limit(setting.staging_bytes, communicator.rank_count);
   }
   // A user's group may hold calls from before the switch that have not been issued. They get the new room too, on all
   // ranks alike, since ranks group alike.

@@ -13,6 +13,7 @@
 
 #include "collectives/communicator.hpp"
 #include "interpose/classes.hpp"
+#include "interpose/offspring.hpp"
 #include "interpose/overflow_link.hpp"
 #include "switcher/session.hpp"
 
@@ -50,6 +51,7 @@ struct CommState {
   std::atomic<int> callers = 0;  // threads that wait inside a compressed collective or before the real Destroy
   // Of a nonblocking communicator: nobody asks for its verdict, but until all ranks have said hello it must stay open.
   std::unique_ptr<switcher::Session> session;
+  Offspring offspring;
   // Between the ranks of a communicator that is `compressed`.
   std::unique_ptr<switcher::Channel> channel;
   std::unique_ptr<Classes> classes;

@@ -104,7 +104,7 @@ LogLevel level_of(const std::string& reason) {
   return seen->insert(reason).second ? LogLevel::warn : LogLevel::info;
 }
 
-void enter(ncclComm_t comm, CommPointer state) {
+void add_to_table(ncclComm_t comm, CommPointer state) {
   watch_forks();
   state->number = next_number();
   report::start();
@@ -116,15 +116,26 @@ void enter(ncclComm_t comm, CommPointer state) {
 }  // namespace
 
 Creation::Creation(const ncclUniqueId& id, int rank_count, int rank, const ncclConfig_t* config)
-    : id_(id), nonblocking_(is_nonblocking(config)) {
-  state_->name = name_of(id);
+    : Creation(name_of(id), {switcher::invitation_of(bytes_of(id)), {}, rank_count, rank, rank_count}, config) {}
+
+Creation::Creation(std::string name, Way way, const ncclConfig_t* config)
+    : way_(std::move(way)), nonblocking_(is_nonblocking(config)) {
+  state_->name = std::move(name);
+  settle(way_.rank, way_.rank_count);
+}
+
+void Creation::refuse(std::string why, Refusal refusal) {
+  refusal_ = std::move(why);
+  wanted_ = refusal == Refusal::wanted;
+}
+
+void Creation::settle(int rank, int rank_count) {
   state_->communicator.rank = rank;
   state_->communicator.rank_count = rank_count;
 }
 
-void Creation::prepare() {
+void Creation::prepare(Memory memory) {
   const Configuration& own = configuration();
-  const int rank_count = state_->communicator.rank_count;
   if (!own.errors.empty()) {
     refusal_ = own.errors.front();
   } else if (!own.settings.collectives.any()) {
@@ -132,11 +143,11 @@ void Creation::prepare() {
     wanted_ = true;
   } else if (std::string why; (device_ = current_device(&why)) == nullptr) {
     refusal_ = why;
-  } else if (nonblocking_) {
-    // It stays native whatever this rank can do.
+  } else if (nonblocking_ || memory == Memory::none) {
+    // It stays native whatever this rank can do, or has no calls.
   } else if (own.settings.start != Start::fenced) {
     std::unique_ptr<collectives::Staging>& staging = state_->communicator.staging;
-    if (StagingPool::instance().reserve(*device_, own.settings.staging_bytes, rank_count, with_overflow(), &staging,
+    if (StagingPool::instance().reserve(*device_, own.settings.staging_bytes, way_.ranks, with_overflow(), &staging,
                                         &why) == Status::ok) {
       staging_bytes_ = staging->bytes();
     } else {
@@ -144,9 +155,9 @@ void Creation::prepare() {
     }
   } else {
     staging_bytes_ = std::min(own.settings.staging_bytes, StagingPool::cap(*device_));
-    if (collectives::Staging::slot_bytes(staging_bytes_, rank_count, with_overflow()) == 0) {
+    if (collectives::Staging::slot_bytes(staging_bytes_, way_.ranks.least, with_overflow()) == 0) {
       refusal_ = std::to_string(staging_bytes_ >> 20) + " MiB of staging are too little for " +
-                 std::to_string(rank_count) + " ranks; raise ZIPCCL_STAGING_MB";
+                 std::to_string(way_.ranks.least) + " ranks; raise ZIPCCL_STAGING_MB";
     }
   }
 }
@@ -171,6 +182,7 @@ switcher::Hello Creation::hello() const {
   hello.shm_disabled = variable("NCCL_SHM_DISABLE") == "1";
   hello.nonblocking = nonblocking_;
   hello.refusal = refusal_;
+  hello.choice = way_.choice;
   return hello;
 }
 
@@ -182,16 +194,20 @@ ncclResult_t Creation::begin() {
     wanted_ = true;
     return ncclSuccess;
   }
-  if (!switcher::Rendezvous::stamped(bytes_of(id_))) {
+  if (!way_.invitation) {
     refusal_ = variable("NCCL_COMM_ID").empty()
                    ? "the process that made its ncclUniqueId runs without zipccl or could not put an "
                      "address into it, which its log then explains"
                    : "NCCL_COMM_ID is set, so its ncclUniqueId cannot carry an address";
     return ncclSuccess;
   }
-  prepare();
+  return say_hello(Memory::staging);
+}
+
+ncclResult_t Creation::say_hello(Memory memory) {
+  prepare(memory);
   std::string why;
-  const Status status = rendezvous().hello(bytes_of(id_), hello(), &session_, &why);
+  const Status status = rendezvous().hello(*way_.invitation, hello(), &session_, &why);
   if (status == Status::ok) {
     return ncclSuccess;
   }
@@ -201,11 +217,16 @@ ncclResult_t Creation::begin() {
     log::write(LogLevel::error,
                "communicator %s, rank %d: %s; the other ranks may count on this one, so its creation "
                "fails",
-               state_->name.c_str(), communicator.rank, why.empty() ? describe(status) : why.c_str());
+               state_->name.c_str(), state_->communicator.rank, why.empty() ? describe(status) : why.c_str());
     return ncclRemoteError;
   }
   refusal_ = why;
   return ncclSuccess;
+}
+
+void Creation::leave() {
+  free_staging();
+  session_.reset();
 }
 
 ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
@@ -244,7 +265,7 @@ ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
                state_->name.c_str(), communicator.rank, communicator.rank_count, refusal_.c_str());
   }
   if (*comm != nullptr) {
-    enter(*comm, state_);
+    add_to_table(*comm, state_);
   }
   StagingPool::instance().reclaim();
   return result;
@@ -261,6 +282,17 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
     refusal_ = verdict.reason;
     return ncclSuccess;
   }
+  const collectives::Communicator& communicator = state_->communicator;
+  const switcher::Place place = session_->place();
+  if (place.rank != static_cast<std::uint32_t>(communicator.rank) ||
+      place.rank_count != static_cast<std::uint32_t>(communicator.rank_count)) {
+    log::write(
+        LogLevel::error,
+        "communicator %s: NCCL made this process rank %d of %d, zipccl expected %u of %u; its creation fails; run "
+        "with ZIPCCL=off and report this",
+        state_->name.c_str(), communicator.rank, communicator.rank_count, place.rank, place.rank_count);
+    return ncclInternalError;
+  }
   if (verdict.max_connections < free_connections && !configuration().settings.ignore_max_connections) {
     refusal_ = "CUDA_DEVICE_MAX_CONNECTIONS is " + std::to_string(verdict.max_connections) +
                " on some rank, so compressed all-gathers would hold back other work "
@@ -275,13 +307,18 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
     wanted_ = true;
     return ncclSuccess;
   }
+  if (collectives::Staging::slot_bytes(agreement.staging_bytes, communicator.rank_count, with_overflow()) == 0) {
+    refusal_ = std::to_string(agreement.staging_bytes >> 20) + " MiB of staging on some rank are too little for " +
+               std::to_string(communicator.rank_count) + " ranks; raise ZIPCCL_STAGING_MB";
+    return ncclSuccess;
+  }
   return activate(comm, agreement);
 }
 
 ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& agreement) {
   collectives::Communicator& communicator = state_->communicator;
   if (communicator.staging != nullptr) {
-    communicator.staging->limit(agreement.staging_bytes);
+    communicator.staging->limit(agreement.staging_bytes, communicator.rank_count);
   }
   communicator.nccl = &RealNccl::get().table();
   communicator.handle = comm;
@@ -309,6 +346,7 @@ ncclResult_t Creation::connect() {
     state_->compressed = false;
     return ncclSuccess;
   }
+  state_->offspring.admit(session_->parent());
   state_->channel = std::move(channel);
   Status status = Status::ok;
   if (communicator.staging != nullptr && with_overflow()) {
@@ -377,6 +415,11 @@ void stamp(ncclUniqueId* id) {
   }
 }
 
+bool awaited_by_others() {
+  switcher::Rendezvous* const own = forkable.load();
+  return own != nullptr && own->awaited();
+}
+
 void enter_native(ncclComm_t comm, std::string name, std::string reason) {
   CommPointer state = std::make_shared<CommState>();
   static_cast<void>(call_real<&NcclTable::ncclCommUserRank>(comm, &state->communicator.rank));
@@ -385,7 +428,7 @@ void enter_native(ncclComm_t comm, std::string name, std::string reason) {
   state->reason = std::move(reason);
   log::write(LogLevel::info, "communicator %s, rank %d of %d stays native: %s", state->name.c_str(),
              state->communicator.rank, state->communicator.rank_count, state->reason.c_str());
-  enter(comm, std::move(state));
+  add_to_table(comm, std::move(state));
 }
 
 }  // namespace zipccl::interpose

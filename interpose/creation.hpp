@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "interpose/comm_table.hpp"
@@ -14,25 +15,51 @@ class Creation {
  public:
   // `config` may be null and is read within its size only.
   Creation(const ncclUniqueId& id, int rank_count, int rank, const ncclConfig_t* config);
+  virtual ~Creation() = default;
+  Creation(const Creation&) = delete;
+  Creation& operator=(const Creation&) = delete;
 
   // Before the real init. Any local trouble makes the communicator native on all ranks, by telling them; an error
   // means that this rank must not go on, because the others may count on it.
-  ncclResult_t begin();
+  virtual ncclResult_t begin();
 
   // After the real init (the outermost group's end, inside groups) returned `result`; enters *comm into the table.
   // The result replaces NCCL's; if it turns success into an error, *comm is aborted and null.
-  ncclResult_t finish(ncclComm_t* comm, ncclResult_t result);
+  virtual ncclResult_t finish(ncclComm_t* comm, ncclResult_t result);
+
+ protected:
+  // How a rank gets in.
+  struct Way {
+    std::optional<switcher::Invitation> invitation;  // none: native
+    std::optional<switcher::Hello::Choice> choice;   // of a split
+    collectives::RankRange ranks = 0;                // how many the communicator may have
+    int rank = 0;                                    // as in the hello
+    int rank_count = 0;
+  };
+  enum class Refusal : bool { unwanted, wanted };  // wanted: no news to the user
+  enum class Memory : bool { none, staging };
+
+  Creation(std::string name, Way way, const ncclConfig_t* config);
+  bool nonblocking() const { return nonblocking_; }
+  bool refused() const { return !refusal_.empty(); }
+  void refuse(std::string why, Refusal refusal);
+  ncclResult_t say_hello(Memory memory);
+  // When NCCL has said so.
+  void settle(int rank, int rank_count);
+  // Takes no part any more; nothing is asked of the others.
+  void leave();
+  // After the real init succeeded, which is undone.
+  ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
 
  private:
-  void prepare();  // device and, if calls are compressed from the first one on, staging, or a refusal
+  void prepare(Memory memory);  // device and, if calls are compressed from the first one on, staging, or a refusal
   switcher::Hello hello() const;
   ncclResult_t take_verdict(ncclComm_t comm);
   ncclResult_t activate(ncclComm_t comm, const collectives::Agreement& agreement);
   ncclResult_t connect();  // with the other ranks' processes, or a refusal on all ranks alike
-  ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
   void free_staging();
 
-  ncclUniqueId id_;
+  Way way_;
   bool nonblocking_;
   codec::Device* device_ = nullptr;
   std::uint64_t staging_bytes_ = 0;  // that it has reserved or could reserve
@@ -49,7 +76,10 @@ void announce_configuration();
 // it.
 void stamp(ncclUniqueId* id);
 
-// A row for a communicator that stays native, made by ncclCommInitAll, Split or Shrink.
+// Whether other processes need this one to create a communicator. Not in a forked child.
+bool awaited_by_others();
+
+// A row for a communicator that stays native, made by ncclCommInitAll.
 void enter_native(ncclComm_t comm, std::string name, std::string reason);
 
 }  // namespace zipccl::interpose

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "interpose/child_creation.hpp"
 #include "interpose/creation.hpp"
 #include "interpose/devices.hpp"
 #include "interpose/group.hpp"
@@ -111,7 +112,8 @@ void flush(const CommPointer& state) {
 }
 
 // Peers may still wait for what this process's last calls could not put into a pool. A process that ends without
-// Destroy has waited for its own output only; one that ends with Abort, too.
+// Destroy has waited for its own output only; one that ends with Abort, too. And this process may be the root of
+// children that others create, without being a member of them.
 void flush_at_exit() {
   if (in_forked_child()) {
     return;
@@ -125,6 +127,9 @@ void flush_at_exit() {
     while (overflow != nullptr && !overflow->port().flushed() && std::chrono::steady_clock::now() < limit) {
       std::this_thread::sleep_for(look_interval);
     }
+  }
+  while (awaited_by_others() && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(look_interval);
   }
 }
 
@@ -155,18 +160,6 @@ ncclResult_t init(ncclComm_t* comm, const std::shared_ptr<Creation>& creation, R
         }
         return finished;
       });
-}
-
-template <typename RealMake>
-ncclResult_t make_child(ncclComm_t parent, ncclComm_t* child, const std::string& suffix, RealMake real_make) {
-  const CommPointer state = CommTable::instance().find(parent);
-  std::string name = (state != nullptr ? state->name : "unknown") + suffix;
-  return issue(std::move(real_make), [=](ncclResult_t result) {
-    if (result == ncclSuccess && child != nullptr && *child != nullptr) {
-      enter_native(*child, name, "it is a child of another communicator");
-    }
-    return result;
-  });
 }
 
 // A thread that waits for a compressed collective asks NCCL about this communicator now and then. It sees the flag
@@ -273,18 +266,23 @@ ncclResult_t init_all(ncclComm_t* comms, int device_count, const int* devices) {
 }
 
 ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* child, ncclConfig_t* config) {
-  return make_child(comm, child, "/split" + std::to_string(color),
-                    [=, copy = ConfigCopy(config)](const NcclTable& nccl) mutable {
-                      return nccl.ncclCommSplit(comm, color, key, child, copy.get());
-                    });
+  return init(child, ChildCreation::of_split(CommTable::instance().find(comm), color, key, config),
+              [=, copy = ConfigCopy(config)](const NcclTable& nccl) mutable {
+                return nccl.ncclCommSplit(comm, color, key, child, copy.get());
+              });
 }
 
 ncclResult_t shrink(ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* child, ncclConfig_t* config,
                     int flags) {
   std::vector<int> list(excluded, excluded + (excluded != nullptr && excluded_count > 0 ? excluded_count : 0));
-  return make_child(comm, child, "/shrink", [=, copy = ConfigCopy(config)](const NcclTable& nccl) mutable {
-    return nccl.ncclCommShrink(comm, list.data(), excluded_count, child, copy.get(), flags);
-  });
+  const CommPointer parent = CommTable::instance().find(comm);
+  if (parent != nullptr && (flags & NCCL_SHRINK_ABORT) != 0) {
+    release_waiters(*parent);  // what runs on it is aborted
+  }
+  return init(child, ChildCreation::of_shrink(parent, list, config),
+              [=, copy = ConfigCopy(config)](const NcclTable& nccl) mutable {
+                return nccl.ncclCommShrink(comm, list.data(), excluded_count, child, copy.get(), flags);
+              });
 }
 
 ncclResult_t finalize(ncclComm_t comm) {

@@ -19,8 +19,8 @@ std::uint64_t StagingPool::cap(const codec::Device& device) {
   return std::min(std::uint64_t{1} << 30, device.total_memory() / 50);
 }
 
-Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow,
-                            std::unique_ptr<collectives::Staging>* staging, std::string* why) {
+Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, collectives::RankRange ranks,
+                            bool with_overflow, std::unique_ptr<collectives::Staging>* staging, std::string* why) {
   const auto lacks_room = [&] {
     const std::lock_guard lock(mutex_);
     return used_[&device] + wanted > cap(device);
@@ -33,18 +33,19 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, int ran
     const std::lock_guard lock(mutex_);
     std::uint64_t& used = used_[&device];
     bytes = std::min(wanted, cap(device) - std::min(used, cap(device)));
-    if (collectives::Staging::slot_bytes(bytes, rank_count, with_overflow) == 0) {
-      *why = std::to_string(bytes >> 20) + " MiB of staging are too little for " + std::to_string(rank_count) +
+    if (collectives::Staging::slot_bytes(bytes, ranks.least, with_overflow) == 0) {
+      *why = std::to_string(bytes >> 20) + " MiB of staging are too little for " + std::to_string(ranks.least) +
              " ranks (" + std::to_string(wanted >> 20) + " MiB wanted, " + std::to_string(used >> 20) + " of at most " +
              std::to_string(cap(device) >> 20) + " MiB used by other communicators); " +
-             (collectives::Staging::slot_bytes(wanted, rank_count, with_overflow) == 0
+             (collectives::Staging::slot_bytes(wanted, ranks.least, with_overflow) == 0
                   ? "raise ZIPCCL_STAGING_MB"
                   : "a lower ZIPCCL_STAGING_MB leaves room for more communicators");
       return Status::out_of_memory;
     }
     used += bytes;
   }
-  const Status status = collectives::Staging::create(device, bytes, rank_count, with_overflow, staging);
+  const Status status = collectives::Staging::create(
+      device, bytes, collectives::Staging::most_ranks(bytes, ranks.most, with_overflow), with_overflow, staging);
   if (status != Status::ok) {
     *why = "cannot reserve " + std::to_string(bytes >> 20) + " MiB of staging: " + describe(status);
     if (status == Status::device_error) {

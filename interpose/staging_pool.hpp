@@ -17,9 +17,9 @@ class StagingPool {
  public:
   static std::uint64_t cap(const codec::Device& device);  // the smaller of 1 GiB and 2 % of its memory
 
-  // Reserves `wanted` bytes or what the cap leaves, for a communicator of `rank_count` ranks; reclaims only if the cap
+  // Reserves `wanted` bytes or what the cap leaves, for a communicator of so many ranks; reclaims only if the cap
   // leaves less. *why explains a failure.
-  Status reserve(codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow,
+  Status reserve(codec::Device& device, std::uint64_t wanted, collectives::RankRange ranks, bool with_overflow,
                  std::unique_ptr<collectives::Staging>* staging, std::string* why);
   // What a communicator that comes later than its creation should reserve: `wanted`, but at most an eighth of what the
   // cap leaves, so that dozens of communicators get something; all that is left if an eighth is too little. reserve()

@@ -3,10 +3,13 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <functional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "switcher/limits.hpp"
+#include "switcher/lineage.hpp"
 #include "switcher/text.hpp"
 
 namespace zipccl::switcher {
@@ -15,6 +18,7 @@ namespace {
 // Requests of up to 256 bytes are never cut short.
 bool random_bytes(void* buffer, std::size_t size) { return getrandom(buffer, size, 0) == static_cast<ssize_t>(size); }
 
+constexpr const char* unknown_parent = "unknown parent communicator or secret";
 constexpr const char* unknown_id = "unknown id or secret, or a verdict was given without this rank";
 
 }  // namespace
@@ -40,17 +44,40 @@ void Agreements::forget_unused() {
   if (unused != agreements_.end()) agreements_.erase(unused);
 }
 
-std::string Agreements::check(const Ticket& ticket) const {
+bool Agreements::child_is_open() const {
   const std::lock_guard lock(mutex_);
-  const auto found = agreements_.find(ticket.nonce);
-  if (found != agreements_.end() && same_secret(found->second.ticket, ticket)) return {};
-  return unknown_id;
+  const auto may_ask = [](const auto& entry) { return entry.second.left.empty() && !entry.second.hello.nonblocking; };
+  return std::ranges::any_of(agreements_, [&](const auto& entry) {
+    const Agreement& agreement = entry.second;
+    return agreement.descent.kind != Descent::Kind::none && std::ranges::any_of(agreement.members, may_ask);
+  });
 }
 
-std::string Agreements::join(std::uint64_t nonce, Hello hello, std::weak_ptr<Participant> participant) {
+std::string Agreements::check(const Ticket& ticket, const Descent& descent) const {
   const std::lock_guard lock(mutex_);
-  const auto found = agreements_.find(nonce);
-  if (found == agreements_.end()) return unknown_id;
+  if (descent.kind == Descent::Kind::none) {
+    const auto found = agreements_.find(ticket.nonce);
+    if (found != agreements_.end() && found->second.descent == descent && same_secret(found->second.ticket, ticket)) {
+      return {};
+    }
+    return unknown_id;
+  }
+  const auto parent = parents_.find(descent.parent);
+  if (parent == parents_.end()) return unknown_parent;
+  const Ticket derived = descend(parent->second, descent);
+  return derived.nonce == ticket.nonce && same_secret(derived, ticket) ? "" : unknown_parent;
+}
+
+std::string Agreements::join(const Ticket& ticket, const Descent& descent, Hello hello,
+                             std::weak_ptr<Participant> participant) {
+  const std::lock_guard lock(mutex_);
+  auto found = agreements_.find(ticket.nonce);
+  if (found == agreements_.end()) {
+    if (descent.kind == Descent::Kind::none) return unknown_id;
+    found = agreements_.try_emplace(ticket.nonce).first;
+    found->second.ticket = ticket;
+    found->second.descent = descent;
+  }
   Agreement& agreement = found->second;
   std::string refusal;
   const std::uint32_t rank = hello.rank;
@@ -69,7 +96,7 @@ std::string Agreements::join(std::uint64_t nonce, Hello hello, std::weak_ptr<Par
     }
   }
   if (refusal.empty()) {
-    agreement.members.emplace(rank, Member{std::move(hello), std::move(participant)});
+    agreement.members.emplace(rank, Member{std::move(hello), std::move(participant), {}});
   } else if (agreement.objection.empty()) {
     agreement.objection = refusal;
   }
@@ -87,42 +114,114 @@ void Agreements::leave(std::uint64_t nonce, std::uint32_t rank, const std::strin
   const auto found = agreements_.find(nonce);
   if (found == agreements_.end()) return;
   Agreement& agreement = found->second;
+  if (agreement.descent.kind == Descent::Kind::split) {
+    // Its color is known, so that the others' verdicts do not depend on it.
+    const auto member = agreement.members.find(rank);
+    if (member == agreement.members.end()) return;
+    member->second.left = rank_name(rank) + " of its parent " + reason;
+    const auto stays = [](const auto& entry) { return entry.second.left.empty(); };
+    if (std::none_of(agreement.members.begin(), agreement.members.end(), stays)) agreements_.erase(found);
+    return;
+  }
   agreement.members.erase(rank);
   if (agreement.objection.empty()) agreement.objection = rank_name(rank) + " " + reason;
   if (agreement.members.empty()) agreements_.erase(found);
 }
 
-Verdict Agreements::verdict_of(const Agreement& agreement) const {
+std::vector<Agreements::Candidate> Agreements::candidates_of(const Agreement& agreement) {
+  const std::uint32_t rank_count = agreement.members.begin()->second.hello.rank_count;
+  if (agreement.descent.kind != Descent::Kind::split) {
+    Candidate candidate{agreement.ticket, std::vector<const Member*>(rank_count, nullptr), agreement.objection};
+    for (const auto& [rank, member] : agreement.members) candidate.members[rank] = &member;
+    return {candidate};
+  }
+  std::string objection = agreement.objection;
+  for (std::uint32_t rank = 0; rank < rank_count && objection.empty(); ++rank) {
+    if (!agreement.members.contains(rank)) objection = rank_name(rank) + " of its parent said no hello to the split";
+  }
+  // As NCCL ranks them: by key, and by rank in the parent where keys are equal.
+  std::vector<std::tuple<std::int32_t, std::int32_t, std::uint32_t>> order;
+  for (const auto& [rank, member] : agreement.members) {
+    if (member.hello.choice->color >= 0) order.emplace_back(member.hello.choice->color, member.hello.choice->key, rank);
+  }
+  std::ranges::sort(order);
+  std::vector<Candidate> candidates;
+  for (const auto& [rank, member] : agreement.members) {
+    if (member.hello.choice->color < 0) candidates.push_back({{}, {&member}, "it takes no part in the split"});
+  }
+  for (auto next = order.begin(); next != order.end();) {
+    const std::int32_t color = std::get<0>(*next);
+    Candidate& candidate = candidates.emplace_back();
+    candidate.ticket = ticket_of_color(agreement.ticket, color);
+    candidate.objection = objection;
+    for (; next != order.end() && std::get<0>(*next) == color; ++next) {
+      const Member& member = agreement.members.at(std::get<2>(*next));
+      candidate.members.push_back(&member);
+      if (candidate.objection.empty()) candidate.objection = member.left;
+    }
+  }
+  return candidates;
+}
+
+Verdict Agreements::verdict_of(const Candidate& candidate) {
   Verdict verdict;
-  if (!agreement.objection.empty()) {
-    verdict.reason = agreement.objection;
+  if (!candidate.objection.empty()) {
+    verdict.reason = candidate.objection;
     return verdict;
   }
-  std::vector<const Hello*> hellos(agreement.members.begin()->second.hello.rank_count, nullptr);
-  for (const auto& [rank, member] : agreement.members) hellos[rank] = &member.hello;
+  std::vector<const Hello*> hellos;
+  for (const Member* member : candidate.members) hellos.push_back(member != nullptr ? &member->hello : nullptr);
   return switcher::decide(hellos);
 }
 
-Participants Agreements::decide(std::uint64_t nonce, std::uint32_t asking_rank) {
+void Agreements::admit_children(const Ticket& ticket) {
+  const std::lock_guard lock(mutex_);
+  if (!parents_.insert_or_assign(ticket.nonce, ticket).second) return;
+  parents_by_age_.push_back(ticket.nonce);
+  if (parents_by_age_.size() <= max_parents) return;
+  parents_.erase(parents_by_age_.front());
+  parents_by_age_.pop_front();
+}
+
+std::vector<Agreed> Agreements::decide(std::uint64_t nonce, std::uint32_t asking_rank) {
   std::unique_lock lock(mutex_);
   const auto node = agreements_.extract(nonce);
   lock.unlock();
   if (node.empty()) return {};
   const Agreement& agreement = node.mapped();
-  const Verdict verdict = verdict_of(agreement);
-  const auto frame = std::make_shared<const WireBytes>(encode_verdict(verdict));
-  const auto more = verdict.compressed ? Participant::More::expected : Participant::More::none;
-  const auto answer = [&](const Member& member) {
-    if (const auto participant = member.participant.lock()) participant->answer(frame, more);
-  };
-  Participants participants;
-  for (const auto& [rank, member] : agreement.members) {
-    if (rank != asking_rank) answer(member);
-    if (verdict.compressed) participants.emplace(rank, member.participant);
-  }
   const auto asking = agreement.members.find(asking_rank);
-  if (asking != agreement.members.end()) answer(asking->second);
-  return participants;
+  const Member* const last = asking != agreement.members.end() ? &asking->second : nullptr;
+  std::vector<Agreed> agreed;
+  std::function<void()> answer_last = [] {};
+  for (const Candidate& candidate : candidates_of(agreement)) {
+    const Verdict verdict = verdict_of(candidate);
+    const auto frame = std::make_shared<const WireBytes>(encode_verdict(verdict));
+    if (verdict.compressed) {
+      admit_children(candidate.ticket);
+      agreed.push_back({candidate.ticket.nonce, {}});
+    }
+    for (std::uint32_t rank = 0; rank < candidate.members.size(); ++rank) {
+      const Member* const member = candidate.members[rank];
+      if (member == nullptr) continue;
+      if (verdict.compressed) agreed.back().participants.emplace(rank, member->participant);
+      const Place place{rank, static_cast<std::uint32_t>(candidate.members.size())};
+      const bool moves = verdict.compressed && agreement.descent.kind == Descent::Kind::split;
+      const auto answer = [participant = member->participant, frame, place, moves, compressed = verdict.compressed,
+                           child = candidate.ticket.nonce] {
+        const auto alive = participant.lock();
+        if (alive == nullptr) return;
+        if (moves) alive->move(child, place);
+        alive->answer(frame, compressed ? Participant::More::expected : Participant::More::none);
+      };
+      if (member == last) {
+        answer_last = answer;
+      } else {
+        answer();
+      }
+    }
+  }
+  answer_last();
+  return agreed;
 }
 
 }  // namespace zipccl::switcher

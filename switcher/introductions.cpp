@@ -9,6 +9,7 @@ namespace zipccl::switcher {
 
 void Introductions::begin(std::uint64_t nonce, Participants participants) {
   introductions_[nonce].participants = std::move(participants);
+  pending_ = introductions_.size();
 }
 
 bool Introductions::enter(std::uint64_t nonce, std::uint32_t rank, const PeerAddress& address) {
@@ -67,6 +68,7 @@ void Introductions::finish(Entry entry, const ConnectResult& result) {
   for (auto other = participants.rbegin(); other != participants.rend(); ++other) {
     if (const auto participant = other->second.lock()) participant->answer(frame, Participant::More::none);
   }
+  pending_ = introductions_.size();
 }
 
 }  // namespace zipccl::switcher

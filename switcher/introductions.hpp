@@ -1,7 +1,10 @@
 // The root's part in connecting the ranks of a communicator whose verdict was compressed: tells every rank where the
-// others wait, collects their reports, and gives all of them one result. No sockets. Used on the helper thread only.
+// others wait, collects their reports, and gives all of them one result. No sockets. Used on the helper thread only,
+// but for pending().
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -26,6 +29,9 @@ class Introductions {
   // A rank was lost or does not want to connect.
   void leave(std::uint64_t nonce, std::uint32_t rank, const std::string& reason);
 
+  // Communicators whose result is not given yet.
+  std::size_t pending() const { return pending_.load(); }
+
   // The time is up: blames the first rank that is not connected.
   void expire(std::uint64_t nonce);
 
@@ -40,6 +46,7 @@ class Introductions {
   void finish(Entry entry, const ConnectResult& result);
 
   std::map<std::uint64_t, Introduction> introductions_;  // by nonce; a result ends each
+  std::atomic<std::size_t> pending_ = 0;                 // of them
 };
 
 }  // namespace zipccl::switcher

@@ -21,6 +21,7 @@ struct Limits {
 
 inline constexpr std::uint32_t max_rank_count = 4096;  // larger communicators are refused: the link matrix is N x N
 inline constexpr std::size_t max_unused_ids = 65'536;  // ids that nobody said hello to; the oldest is forgotten
+inline constexpr std::size_t max_parents = 65'536;     // communicators that may have children; the oldest is forgotten
 inline constexpr std::size_t max_strangers = 4096;     // connections without a valid hello; the oldest is closed
 inline constexpr std::uint32_t max_hello_bytes = 65'536;
 inline constexpr std::size_t max_dials = 64;  // connections to peers being made by a process at a time

@@ -4,6 +4,7 @@
 #include <asio/read.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
+#include <atomic>
 #include <deque>
 #include <list>
 #include <optional>
@@ -24,10 +25,12 @@ using Strangers = std::list<std::shared_ptr<Connection>>;
 
 // What the connections of one listener share. Used on the helper thread only, but for issuing stamps.
 struct Shared {
-  Limits limits;
+  explicit Shared(const Limits& own) : limits(own) {}
+  const Limits limits;
   Agreements agreements;
   Introductions introductions;
   Strangers strangers;
+  std::atomic<bool> deciding = false;  // neither open nor pending
 };
 
 // stranger -> member (hello accepted) -> connecting (verdict compressed) -> closing (answered or refused, until the
@@ -55,6 +58,12 @@ class Connection final : public Participant, public std::enable_shared_from_this
     write(frame);
   }
 
+  void move(std::uint64_t child, const Place& place) override {
+    nonce_ = child;
+    rank_ = place.rank;
+    write(std::make_shared<const WireBytes>(encode_place(place)));
+  }
+
  private:
   using Step = void (Connection::*)();
   enum class Phase { stranger, member, connecting, closing };
@@ -75,23 +84,39 @@ class Connection final : public Participant, public std::enable_shared_from_this
     const ByteView bytes(buffer_);
     const auto header = decode_frame_header(bytes.first(frame_header_bytes));
     const auto prefix = decode_hello_prefix(bytes.subspan(frame_header_bytes));
-    if (!header || !prefix || header->type != MessageType::hello || header->body_bytes < hello_prefix_bytes) {
+    const bool child = header && header->type == MessageType::child;
+    const std::uint32_t checked_bytes = hello_prefix_bytes + (child ? descent_bytes : 0);
+    if (!header || !prefix || (header->type != MessageType::hello && !child) || header->body_bytes < checked_bytes) {
       return close();
     }
     prefix_ = *prefix;
-    const std::string refusal = shared_->agreements.check(prefix_.ticket);
+    nonce_ = prefix_.ticket.nonce;
+    rank_ = prefix_.rank;
+    rest_bytes_ = header->body_bytes - checked_bytes;
+    child ? read(descent_bytes, &Connection::on_descent) : on_entitlement();
+  }
+
+  void on_descent() {
+    const auto descent = decode_descent(buffer_);
+    if (!descent) return close();
+    descent_ = *descent;
+    on_entitlement();
+  }
+
+  void on_entitlement() {
+    const std::string refusal = shared_->agreements.check(prefix_.ticket, descent_);
     if (!refusal.empty()) return refuse(refusal);
     if (prefix_.protocol != protocol_version) {
       return object(rank_name(prefix_.rank) + " speaks session protocol " + std::to_string(prefix_.protocol) +
                     ", the root " + std::to_string(protocol_version));
     }
-    read(header->body_bytes - hello_prefix_bytes, &Connection::on_hello);
+    read(rest_bytes_, &Connection::on_hello);
   }
 
   void on_hello() {
-    auto hello = decode_hello(prefix_, buffer_);
+    auto hello = decode_hello(prefix_, descent_, buffer_);
     if (!hello) return object(rank_name(prefix_.rank) + " sent a malformed hello");
-    const std::string refusal = shared_->agreements.join(prefix_.ticket.nonce, std::move(*hello), weak_from_this());
+    const std::string refusal = shared_->agreements.join(prefix_.ticket, descent_, std::move(*hello), weak_from_this());
     if (!refusal.empty()) return refuse(refusal);
     phase_ = Phase::member;
     no_stranger();
@@ -118,27 +143,29 @@ class Connection final : public Participant, public std::enable_shared_from_this
   }
 
   bool accept_message() {
-    const std::uint64_t nonce = prefix_.ticket.nonce;
     if (type_ == MessageType::ask) {
       if (phase_ == Phase::connecting) return true;  // its question crossed the verdict
-      Participants participants = shared_->agreements.decide(nonce, prefix_.rank);
-      if (!participants.empty()) shared_->introductions.begin(nonce, std::move(participants));
+      shared_->deciding = true;
+      for (Agreed& agreed : shared_->agreements.decide(nonce_, rank_)) {
+        shared_->introductions.begin(agreed.nonce, std::move(agreed.participants));
+      }
+      shared_->deciding = false;
       return true;
     }
     if (phase_ != Phase::connecting) return false;
     if (type_ == MessageType::enter) {
       const auto address = decode_enter(buffer_);
-      return address && shared_->introductions.enter(nonce, prefix_.rank, *address);
+      return address && shared_->introductions.enter(nonce_, rank_, *address);
     }
     if (type_ != MessageType::report) return false;
     const auto failure = decode_text(buffer_);
-    return failure && shared_->introductions.report(nonce, prefix_.rank, *failure);
+    return failure && shared_->introductions.report(nonce_, rank_, *failure);
   }
 
-  void on_late() { shared_->introductions.expire(prefix_.ticket.nonce); }
+  void on_late() { shared_->introductions.expire(nonce_); }
 
   void object(const std::string& reason) {
-    shared_->agreements.object(prefix_.ticket.nonce, reason);
+    shared_->agreements.object(nonce_, reason);
     refuse(reason);
   }
 
@@ -182,11 +209,9 @@ class Connection final : public Participant, public std::enable_shared_from_this
   void lose(const char* reason = nullptr) {
     const Phase phase = std::exchange(phase_, Phase::closing);
     if (phase == Phase::member) {
-      shared_->agreements.leave(prefix_.ticket.nonce, prefix_.rank,
-                                reason != nullptr ? reason : "lost its connection before the verdict");
+      shared_->agreements.leave(nonce_, rank_, reason != nullptr ? reason : "lost its connection before the verdict");
     } else if (phase == Phase::connecting) {
-      shared_->introductions.leave(prefix_.ticket.nonce, prefix_.rank,
-                                   reason != nullptr ? reason : "left before all ranks were connected");
+      shared_->introductions.leave(nonce_, rank_, reason != nullptr ? reason : "left before all ranks were connected");
     }
     close();
   }
@@ -219,6 +244,10 @@ class Connection final : public Participant, public std::enable_shared_from_this
   asio::steady_timer deadline_;
   WireBytes buffer_;
   HelloPrefix prefix_;
+  Descent descent_;
+  std::uint32_t rest_bytes_ = 0;           // of the hello
+  std::uint64_t nonce_ = 0;                // of the communicator that it belongs to
+  std::uint32_t rank_ = 0;                 // there
   MessageType type_ = MessageType::hello;  // of the message being read
   std::deque<std::shared_ptr<const WireBytes>> outgoing_;
   Phase phase_ = Phase::stranger;
@@ -228,7 +257,7 @@ class Connection final : public Participant, public std::enable_shared_from_this
 class AsioListener final : public Listener {
  public:
   AsioListener(asio::io_context& context, const Limits& limits)
-      : shared_{limits, {}, {}, {}}, acceptor_(context, [this](Stream stream) {
+      : shared_(limits), acceptor_(context, [this](Stream stream) {
           std::make_shared<Connection>(&shared_, std::move(stream))->start();
         }) {}
 
@@ -237,6 +266,13 @@ class AsioListener final : public Listener {
   Status issue(Stamp* stamp) override {
     stamp->listener = acceptor_.endpoint();
     return shared_.agreements.issue(&stamp->ticket);
+  }
+
+  void admit_children(const Ticket& parent) override { shared_.agreements.admit_children(parent); }
+  const Endpoint& endpoint() const override { return acceptor_.endpoint(); }
+  bool awaited() const override {
+    // In the order in which a child goes through them.
+    return shared_.agreements.child_is_open() || shared_.deciding || shared_.introductions.pending() > 0;
   }
 
  private:

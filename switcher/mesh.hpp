@@ -32,7 +32,8 @@ class Mesh final : public PeerConnection::Owner {
                      std::unique_ptr<Mesh>* mesh, std::string* why);
 
   // Where the other ranks' processes find this one.
-  PeerAddress address() const { return {process_, acceptor_.endpoint()}; }
+  const ProcessId& process() const { return process_; }
+  const Endpoint& endpoint() const { return acceptor_.endpoint(); }
 
   // Begins to accept what is meant for the rank, until the channel is destroyed, which must happen before the mesh is.
   // `joined` is called once, on any thread, when the rank is connected with all others or cannot be.

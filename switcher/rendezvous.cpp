@@ -7,6 +7,7 @@
 #include "switcher/descriptors.hpp"
 #include "switcher/helper_thread.hpp"
 #include "switcher/interfaces.hpp"
+#include "switcher/lineage.hpp"
 #include "switcher/listener.hpp"
 #include "switcher/mesh.hpp"
 #include "switcher/pollers.hpp"
@@ -53,10 +54,10 @@ class TcpRendezvous final : public Rendezvous {
     }
   }
 
-  Status hello(ConstUniqueIdBytes id, const Hello& hello, std::unique_ptr<Session>* session,
+  Status hello(const Invitation& invitation, const Hello& hello, std::unique_ptr<Session>* session,
                std::string* why) override {
     try {
-      return say_hello(id, hello, session, why);
+      return say_hello(invitation, hello, session, why);
     } catch (...) {
       return Status::out_of_memory;
     }
@@ -76,6 +77,11 @@ class TcpRendezvous final : public Rendezvous {
   void remove(Poller* poller) override { pollers_->remove(poller); }
   void wake() override { pollers_->wake(); }
 
+  bool awaited() override {
+    const std::lock_guard lock(mutex_);
+    return listener_ != nullptr && listener_->awaited();
+  }
+
   void close_in_child() override { descriptors::close_all(); }
 
  private:
@@ -93,22 +99,25 @@ class TcpRendezvous final : public Rendezvous {
     return status == Status::ok ? Listener::open(thread_.get(), address, limits_, &listener_, why) : status;
   }
 
-  Mesh* mesh(std::string* why) {
+  TcpSession::Home home(const Ticket& agreed, std::string* why) {
     const std::lock_guard lock(mutex_);
-    Endpoint address;
-    if (!mesh_ && choose_and_start(&address, why) == Status::ok) {
-      static_cast<void>(Mesh::open(thread_.get(), address, limits_, pollers_.get(), &mesh_, why));
-    }
-    return mesh_.get();
+    if (open_listener(why) != Status::ok) return {};
+    Endpoint address = listener_->endpoint();
+    address.port = 0;
+    if (!mesh_ && Mesh::open(thread_.get(), address, limits_, pollers_.get(), &mesh_, why) != Status::ok) return {};
+    listener_->admit_children(agreed);
+    return {mesh_.get(), listener_->endpoint()};
   }
 
-  Status say_hello(ConstUniqueIdBytes id, const Hello& hello, std::unique_ptr<Session>* session, std::string* why) {
-    const auto stamp = read_stamp(id);
-    if (!stamp) {
-      *why = "the id carries no stamp of zipccl";
+  Status say_hello(const Invitation& invitation, const Hello& hello, std::unique_ptr<Session>* session,
+                   std::string* why) {
+    const Stamp stamp = stamp_of(invitation);
+    const bool split = invitation.descent.kind == Descent::Kind::split;
+    if (stamp.listener.port == 0 || hello.choice.has_value() != split) {
+      *why = "not an invitation to this hello";
       return Status::invalid_argument;
     }
-    const auto frame = encode_hello(stamp->ticket, hello);
+    const auto frame = encode_hello(stamp.ticket, hello, invitation.descent);
     if (!frame) {
       *why = "a hello of more than " + std::to_string(max_hello_bytes) + " bytes";
       return Status::invalid_argument;
@@ -118,11 +127,11 @@ class TcpRendezvous final : public Rendezvous {
       if (start_thread(why) != Status::ok) return Status::invalid_argument;
     }
     Socket socket;
-    if (const Status status = Socket::connect(stamp->listener, Clock::now() + limits_.connect, &socket, why);
+    if (const Status status = Socket::connect(stamp.listener, Clock::now() + limits_.connect, &socket, why);
         status != Status::ok) {
       return status;
     }
-    const std::string peer = stamp->listener.text();
+    const std::string peer = stamp.listener.text();
     const auto deadline = Clock::now() + limits_.answer;
     if (socket.send(*frame, deadline) != Status::ok) {
       *why = "lost the connection to " + peer + " while saying hello";
@@ -132,10 +141,14 @@ class TcpRendezvous final : public Rendezvous {
     Frame answer;
     if (receive_frame(&socket, deadline, &answer) == Status::ok) {
       if (answer.type == MessageType::acknowledge) {
-        const TcpSession::Identity identity{stamp->ticket, hello.rank, hello.rank_count};
-        if (TcpSession::open(
-                thread_.get(), std::move(socket), stamp->listener.ipv6, identity, limits_,
-                [this](std::string* reason) { return mesh(reason); }, session) == Status::ok) {
+        TcpSession::Identity identity{stamp, Place{hello.rank, hello.rank_count}};
+        if (split) {
+          identity.stamp.ticket = ticket_of_color(stamp.ticket, hello.choice->color);
+          identity.place.reset();
+        }
+        const auto home_source = [this](const Ticket& agreed, std::string* reason) { return home(agreed, reason); };
+        if (TcpSession::open(thread_.get(), std::move(socket), stamp.listener.ipv6, identity, limits_, home_source,
+                             session) == Status::ok) {
           return Status::ok;
         }
         // The root has seen this rank leave, as the others will hear.

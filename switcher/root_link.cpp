@@ -5,12 +5,19 @@
 #include <asio/read.hpp>
 #include <asio/write.hpp>
 #include <utility>
+#include <vector>
+
+#include "switcher/lineage.hpp"
 
 namespace zipccl::switcher {
 
 RootLink::RootLink(HelperThread* thread, Stream stream, const TcpSession::Identity& identity,
-                   TcpSession::MeshSource mesh)
-    : thread_(thread), identity_(identity), mesh_source_(std::move(mesh)), stream_(std::move(stream)) {}
+                   TcpSession::HomeSource home)
+    : thread_(thread),
+      stamp_(identity.stamp),
+      home_source_(std::move(home)),
+      stream_(std::move(stream)),
+      place_(identity.place) {}
 
 void RootLink::start() {
   asio::post(thread_->context(), [self = shared_from_this()] { self->read_header(); });
@@ -18,6 +25,16 @@ void RootLink::start() {
 
 void RootLink::say(MessageType signal) {
   asio::post(thread_->context(), [self = shared_from_this(), signal] { self->write(encode_signal(signal)); });
+}
+
+Place RootLink::place() {
+  const std::lock_guard lock(mutex_);
+  return place_.value_or(Place{});
+}
+
+ParentPointer RootLink::parent() {
+  const std::lock_guard lock(mutex_);
+  return result_ && result_->agreed ? parent_ : nullptr;
 }
 
 Status RootLink::wait_for_verdict(Socket::Deadline deadline, Verdict* verdict) {
@@ -77,6 +94,8 @@ void RootLink::on_body() {
 
 bool RootLink::accept_frame() {
   switch (type_) {
+    case MessageType::place:
+      return accept_place();
     case MessageType::verdict:
       return accept_verdict();
     case MessageType::peers:
@@ -88,14 +107,20 @@ bool RootLink::accept_frame() {
   }
 }
 
+bool RootLink::accept_place() {
+  const auto place = decode_place(buffer_);
+  const std::lock_guard lock(mutex_);
+  if (!place || place_) return false;
+  place_ = *place;
+  return true;
+}
+
 bool RootLink::accept_verdict() {
   auto verdict = decode_verdict(buffer_);
-  const std::size_t links = std::size_t{identity_.rank_count} * identity_.rank_count;
-  const bool again = [this] {
-    const std::lock_guard lock(mutex_);
-    return verdict_.has_value();
-  }();
-  if (!verdict || again || (verdict->compressed && verdict->links.size() != links)) return false;
+  const std::size_t ranks = place_ ? place_->rank_count : 0;
+  if (!verdict || verdict_ || (verdict->compressed && (ranks == 0 || verdict->links.size() != ranks * ranks))) {
+    return false;
+  }
   if (verdict->compressed) {
     enter();
   } else {
@@ -119,25 +144,32 @@ void RootLink::enter() {
       // No memory: the root's limit speaks for this rank.
     }
   };
-  mesh_ = mesh_source_(&failure);
-  if (mesh_ == nullptr || mesh_->join(identity_.ticket, identity_.rank, identity_.rank_count, joined, &member_,
-                                      &channel, &failure) != Status::ok) {
+  home_ = home_source_(stamp_.ticket, &failure);
+  if (home_.mesh == nullptr || home_.mesh->join(stamp_.ticket, place_->rank, place_->rank_count, joined, &member_,
+                                                &channel, &failure) != Status::ok) {
     return report(failure);
   }
   {
     const std::lock_guard lock(mutex_);
     if (!ended_) channel_ = std::move(channel);
   }
-  write(encode_enter(mesh_->address()));
+  write(encode_enter({home_.mesh->process(), home_.mesh->endpoint(), home_.listener}));
 }
 
 bool RootLink::accept_peers() {
   auto peers = decode_peers(buffer_);
-  if (member_ == nullptr || !peers || peers->size() != identity_.rank_count ||
-      (*peers)[identity_.rank].process != mesh_->address().process) {
+  if (member_ == nullptr || !peers || peers->size() != place_->rank_count ||
+      (*peers)[place_->rank].process != home_.mesh->process()) {
     return false;
   }
-  mesh_->introduce(member_, std::move(*peers));
+  std::vector<Endpoint> listeners;
+  for (const PeerAddress& peer : *peers) listeners.push_back(peer.listener);
+  auto parent = std::make_shared<const Parent>(stamp_, std::move(listeners));
+  {
+    const std::lock_guard lock(mutex_);
+    parent_ = std::move(parent);
+  }
+  home_.mesh->introduce(member_, std::move(*peers));
   return true;
 }
 

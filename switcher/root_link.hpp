@@ -22,13 +22,15 @@ namespace zipccl::switcher {
 
 class RootLink : public std::enable_shared_from_this<RootLink> {
  public:
-  RootLink(HelperThread* thread, Stream stream, const TcpSession::Identity& identity, TcpSession::MeshSource mesh);
+  RootLink(HelperThread* thread, Stream stream, const TcpSession::Identity& identity, TcpSession::HomeSource home);
 
   // Once, before all others; any thread.
   void start();
 
   // The rank's own thread. Waits end with connection_lost when the root is lost, timed_out at the deadline.
   void say(MessageType signal);
+  Place place();           // zeros while it is not known
+  ParentPointer parent();  // null until all agreed
   Status wait_for_verdict(Socket::Deadline deadline, Verdict* verdict);
   // The channel is null unless all agreed.
   Status wait_for_result(Socket::Deadline deadline, ConnectResult* result, std::unique_ptr<Channel>* channel);
@@ -40,6 +42,7 @@ class RootLink : public std::enable_shared_from_this<RootLink> {
   void on_header();
   void on_body();
   bool accept_frame();
+  bool accept_place();
   bool accept_verdict();
   bool accept_peers();
   bool accept_result();
@@ -51,8 +54,8 @@ class RootLink : public std::enable_shared_from_this<RootLink> {
   void lose();
 
   HelperThread* const thread_;
-  const TcpSession::Identity identity_;
-  const TcpSession::MeshSource mesh_source_;
+  const Stamp stamp_;
+  const TcpSession::HomeSource home_source_;
 
   // On the helper thread only.
   Stream stream_;
@@ -61,12 +64,14 @@ class RootLink : public std::enable_shared_from_this<RootLink> {
   std::deque<WireBytes> outgoing_;
   bool mute_ = false;     // a write failed
   bool closing_ = false;  // when all is written
-  Mesh* mesh_ = nullptr;
+  TcpSession::Home home_;
   std::shared_ptr<Membership> member_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards what follows; only the helper thread changes place and verdict
+  std::optional<Place> place_;
   std::condition_variable heard_;
   std::optional<Verdict> verdict_;
+  ParentPointer parent_;  // once the peers are known
   std::optional<ConnectResult> result_;
   std::unique_ptr<Channel> channel_;
   bool lost_ = false;

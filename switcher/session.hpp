@@ -8,12 +8,20 @@
 //    then belongs to a rank without zipccl. No timer decides anything.
 // 4. A verdict that says `compressed` makes the helper threads connect the processes with each other.
 //
+// Children of a communicator whose verdict was compressed (ncclCommSplit, ncclCommShrink) come about in the same way,
+// with secrets derived from the parent's. All ranks of the parent say hello to a split before it is real, those without
+// a color too, for the real split returns only when all have entered it; each color gets a verdict of its own. Its root
+// is the parent's. To a shrink the ranks that remain say hello, and the first of them is the root, because the parent's
+// may be gone.
+//
 // Nothing here calls NCCL or CUDA. All functions are thread-safe; none throws.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +34,7 @@ namespace zipccl::switcher {
 inline constexpr std::size_t unique_id_bytes = 128;
 inline constexpr std::size_t stamp_offset = 64;  // NCCL 2.18 to 2.30 use at most 40 bytes
 
+using UniqueId = std::array<std::uint8_t, unique_id_bytes>;
 using UniqueIdBytes = std::span<std::uint8_t, unique_id_bytes>;
 using ConstUniqueIdBytes = std::span<const std::uint8_t, unique_id_bytes>;
 
@@ -33,9 +42,35 @@ using ConstUniqueIdBytes = std::span<const std::uint8_t, unique_id_bytes>;
 enum class LinkClass : std::uint8_t { same_device = 0, nvlink = 1, pcie = 2, shared_memory = 3, network = 4 };
 const char* to_string(LinkClass link);
 
+// Which child of a communicator. The same on all ranks that take part, since NCCL demands the same order of them.
+struct Descent {
+  enum class Kind : std::uint8_t { none = 0, split = 1, shrink = 2 };  // none: made from an id
+  Kind kind = Kind::none;
+  std::uint64_t parent = 0;  // nonce
+  std::uint64_t number = 0;  // splits of the parent before this one; shrinks of the same ranks
+  std::uint64_t subset = 0;  // of a shrink: a hash of the ranks left out
+
+  bool operator==(const Descent&) const = default;
+};
+
+// What entitles to say hello: where, and with which secret. Opaque to all but the switcher; as secret as an id.
+struct Invitation {
+  std::array<std::uint8_t, unique_id_bytes - stamp_offset> stamp{};
+  Descent descent;
+};
+std::optional<Invitation> invitation_of(ConstUniqueIdBytes id);  // nothing if it is not stamped
+
+// An agreed communicator, as one of its ranks knows it, when it has children. Opaque, constant.
+class Parent;
+using ParentPointer = std::shared_ptr<const Parent>;
+// For all ranks of the parent; `number` counts its splits.
+Invitation split_of(const Parent& parent, std::uint64_t number);
+// For the ranks of the parent that are not excluded, at least one; `number` counts the shrinks that excluded the same.
+Invitation shrink_of(const Parent& parent, std::span<const int> excluded, std::uint64_t number);
+
 // What a rank says of itself. All ranks must agree on `configuration`; the rest may differ and is combined.
 struct Hello {
-  std::uint32_t rank = 0;
+  std::uint32_t rank = 0;  // of a split: rank and rank count of the parent
   std::uint32_t rank_count = 0;
   std::string library_version;            // "0.1.0"; must be the same on all ranks
   std::string configuration;              // canonical text of all settings that decide routes; must be the same
@@ -50,6 +85,19 @@ struct Hello {
   bool shm_disabled = false;              // NCCL_SHM_DISABLE=1
   bool nonblocking = false;               // config.blocking == 0
   std::string refusal;                    // why this rank must stay native; empty: it need not
+
+  // Of a split, and only there.
+  struct Choice {
+    std::int32_t color = 0;  // negative: takes part in no child
+    std::int32_t key = 0;
+  };
+  std::optional<Choice> choice;
+};
+
+// A rank's place in a communicator.
+struct Place {
+  std::uint32_t rank = 0;
+  std::uint32_t rank_count = 0;
 };
 
 // What all ranks learn, equal on every one of them.
@@ -74,13 +122,17 @@ class Session {
   // decides, and the answer goes to all. connection_lost if the root's process is gone, timed_out if it is stuck: the
   // caller then fails the init (section 5 of the design).
   virtual Status verdict(Verdict* verdict) = 0;
+  // As in the hello. For a split: as the root has found it by color and key, after a compressed verdict.
+  virtual Place place() = 0;
   // Call after a verdict that says `compressed`, before anything depends on it. The helper threads of all ranks connect
   // their processes as soon as that verdict is given, where no connection exists yet, and prove each; this waits for
   // the outcome, and so for no other rank's own thread. *agreed is the same on all ranks, false if any failed or left,
   // with *why naming rank and reason. connection_lost and timed_out as for the verdict; invalid_argument without such a
   // verdict or when called twice.
   virtual Status connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) = 0;
-  // Call instead when the real init failed: the others' verdict must not wait.
+  // After connect() has agreed; null before.
+  virtual ParentPointer parent() = 0;
+  // Call instead when the real init failed: the others' verdict must not count on this rank.
   virtual void withdraw() = 0;
 };
 
@@ -98,13 +150,14 @@ class Rendezvous {
   virtual Status stamp(UniqueIdBytes id, std::string* why) = 0;
   static bool stamped(ConstUniqueIdBytes id);
 
-  // Says hello to the listener named in the id and waits for the acknowledgement. *why explains, with the address:
+  // Says hello to the listener named in the invitation and waits for the acknowledgement. *why explains, with the
+  // address:
   //   refused            unknown secret, rank or protocol, or too late: the communicator is native on all ranks
   //   connection_lost    the listener cannot be reached; the root saw no hello: native on all ranks
-  //   invalid_argument   no stamp, or a hello above 64 KiB; nothing was sent: native on all ranks
+  //   invalid_argument   no stamp, a hello above 64 KiB, or no helper thread; nothing was sent: native on all ranks
   //   timed_out, others  the hello went out but its answer did not come. The root may count on this rank, so it must
   //                      not go on natively: the caller fails the init
-  virtual Status hello(ConstUniqueIdBytes id, const Hello& hello, std::unique_ptr<Session>* session,
+  virtual Status hello(const Invitation& invitation, const Hello& hello, std::unique_ptr<Session>* session,
                        std::string* why) = 0;
 
   // Pollers run on the helper thread, which starts with the first one (and runs already where a channel exists). add()
@@ -114,6 +167,10 @@ class Rendezvous {
   virtual Status add(Poller* poller) = 0;
   virtual void remove(Poller* poller) = 0;
   virtual void wake() = 0;
+
+  // Whether other processes still need this one as the root of a communicator that they create, of which it need not be
+  // a member: it should not end now. They do not take long, unless one of them is stuck.
+  virtual bool awaited() = 0;
 
   // For a fork handler in the child: closes its copies of all sockets, so that the peers notice the parent's end.
   // Async-signal-safe. Nothing of the rendezvous, its sessions and channels may be used there afterwards, but they may

@@ -27,5 +27,6 @@ struct Stamp {
 
 void write_stamp(const Stamp& stamp, UniqueIdBytes id);
 std::optional<Stamp> read_stamp(ConstUniqueIdBytes id);
+Stamp stamp_of(const Invitation& invitation);  // port 0 if there is none
 
 }  // namespace zipccl::switcher

@@ -20,10 +20,10 @@ TcpSession::TcpSession(HelperThread* thread, const Limits& limits, std::shared_p
     : thread_(thread), limits_(limits), link_(std::move(link)) {}
 
 Status TcpSession::open(HelperThread* thread, Socket socket, bool ipv6, const Identity& identity, const Limits& limits,
-                        MeshSource mesh, std::unique_ptr<Session>* session) {
+                        HomeSource home, std::unique_ptr<Session>* session) {
   Stream stream(thread->context().get_executor());
   if (!stream.adopt(std::move(socket), ipv6)) return Status::unsupported;
-  auto link = std::make_shared<RootLink>(thread, std::move(stream), identity, std::move(mesh));
+  auto link = std::make_shared<RootLink>(thread, std::move(stream), identity, std::move(home));
   std::unique_ptr<Session> opened(new TcpSession(thread, limits, link));
   link->start();
   *session = std::move(opened);
@@ -57,6 +57,10 @@ Status TcpSession::verdict(Verdict* verdict) {
     return Status::out_of_memory;
   }
 }
+
+Place TcpSession::place() { return link_->place(); }
+
+ParentPointer TcpSession::parent() { return link_->parent(); }
 
 Status TcpSession::connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) {
   const std::lock_guard lock(mutex_);

@@ -15,6 +15,7 @@
 #include "switcher/mesh.hpp"
 #include "switcher/session.hpp"
 #include "switcher/socket.hpp"
+#include "switcher/stamp.hpp"
 #include "switcher/wire.hpp"
 
 namespace zipccl::switcher {
@@ -31,24 +32,30 @@ class RootLink;
 
 class TcpSession final : public Session {
  public:
-  // The process's mesh, opened by the first call; null if that failed. Called on the helper thread.
-  using MeshSource = std::function<Mesh*(std::string* why)>;
+  // Where this process is found by peers and by children of the communicator. Both are opened by the first call; null
+  // if that failed. Called on the helper thread.
+  struct Home {
+    Mesh* mesh = nullptr;
+    Endpoint listener;
+  };
+  using HomeSource = std::function<Home(const Ticket& ticket, std::string* why)>;
 
   struct Identity {
-    Ticket ticket;
-    std::uint32_t rank = 0;
-    std::uint32_t rank_count = 0;
+    Stamp stamp;                 // of the communicator that comes out of it; a split's is its child's
+    std::optional<Place> place;  // none if the root says it
   };
 
   // Takes the connection, whose hello was acknowledged, to the helper thread. unsupported if that cannot wait for it;
   // the connection is closed then.
   static Status open(HelperThread* thread, Socket socket, bool ipv6, const Identity& identity, const Limits& limits,
-                     MeshSource mesh, std::unique_ptr<Session>* session);
+                     HomeSource home, std::unique_ptr<Session>* session);
   ~TcpSession() override;
   TcpSession(const TcpSession&) = delete;
   TcpSession& operator=(const TcpSession&) = delete;
 
   Status verdict(Verdict* verdict) override;
+  Place place() override;
+  ParentPointer parent() override;
   Status connect(std::unique_ptr<Channel>* channel, bool* agreed, std::string* why) override;
   void withdraw() override;
 

@@ -10,7 +10,7 @@ namespace zipccl::switcher {
 namespace {
 
 constexpr std::uint32_t run_bytes = 5;
-constexpr std::uint32_t peer_address_bytes = 36;
+constexpr std::uint32_t peer_address_bytes = 56;
 
 class Writer {
  public:
@@ -78,7 +78,10 @@ class Reader {
 std::optional<std::uint32_t> max_body_bytes(std::uint8_t type) {
   switch (static_cast<MessageType>(type)) {
     case MessageType::hello:
+    case MessageType::child:
       return max_hello_bytes;
+    case MessageType::place:
+      return 8;
     case MessageType::refuse:
     case MessageType::report:
       return 4 + max_text_bytes;
@@ -127,23 +130,35 @@ std::vector<LinkClass> read_links(Reader* reader) {
   return links;
 }
 
+void write_endpoint(Writer* writer, const Endpoint& endpoint) {
+  writer->integer(static_cast<std::uint16_t>(endpoint.ipv6 ? 6 : 4));
+  writer->integer(endpoint.port);
+  writer->raw(endpoint.address);
+}
+
+Endpoint read_endpoint(Reader* reader) {
+  Endpoint endpoint;
+  const auto family = reader->integer<std::uint16_t>();
+  reader->require(family == 4 || family == 6);
+  endpoint.ipv6 = family == 6;
+  endpoint.port = reader->integer<std::uint16_t>();
+  const ByteView address = reader->raw(endpoint.address.size());
+  std::copy(address.begin(), address.end(), endpoint.address.begin());
+  return endpoint;
+}
+
 void write_peer(Writer* writer, const PeerAddress& peer) {
   writer->raw(peer.process);
-  writer->integer(static_cast<std::uint16_t>(peer.endpoint.ipv6 ? 6 : 4));
-  writer->integer(peer.endpoint.port);
-  writer->raw(peer.endpoint.address);
+  write_endpoint(writer, peer.endpoint);
+  write_endpoint(writer, peer.listener);
 }
 
 PeerAddress read_peer(Reader* reader) {
   PeerAddress peer;
   const ByteView process = reader->raw(peer.process.size());
   std::copy(process.begin(), process.end(), peer.process.begin());
-  const auto family = reader->integer<std::uint16_t>();
-  reader->require(family == 4 || family == 6);
-  peer.endpoint.ipv6 = family == 6;
-  peer.endpoint.port = reader->integer<std::uint16_t>();
-  const ByteView address = reader->raw(peer.endpoint.address.size());
-  std::copy(address.begin(), address.end(), peer.endpoint.address.begin());
+  peer.endpoint = read_endpoint(reader);
+  peer.listener = read_endpoint(reader);
   return peer;
 }
 
@@ -178,7 +193,20 @@ std::optional<HelloPrefix> decode_hello_prefix(ByteView body) {
   return prefix;
 }
 
-std::optional<Hello> decode_hello(const HelloPrefix& prefix, ByteView rest) {
+std::optional<Descent> decode_descent(ByteView bytes) {
+  Reader reader(bytes);
+  Descent descent;
+  descent.parent = reader.integer<std::uint64_t>();
+  const auto kind = reader.integer<std::uint8_t>();
+  reader.require(kind == 1 || kind == 2);
+  descent.kind = static_cast<Descent::Kind>(kind);
+  descent.number = reader.integer<std::uint64_t>();
+  descent.subset = reader.integer<std::uint64_t>();
+  if (!reader.complete()) return std::nullopt;
+  return descent;
+}
+
+std::optional<Hello> decode_hello(const HelloPrefix& prefix, const Descent& descent, ByteView rest) {
   Reader reader(rest);
   Hello hello;
   hello.rank = prefix.rank;
@@ -197,6 +225,11 @@ std::optional<Hello> decode_hello(const HelloPrefix& prefix, ByteView rest) {
   hello.shm_disabled = reader.flag();
   hello.nonblocking = reader.flag();
   hello.refusal = reader.text();
+  if (descent.kind == Descent::Kind::split) {
+    Hello::Choice& choice = hello.choice.emplace();
+    choice.color = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+    choice.key = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+  }
   if (!reader.complete()) return std::nullopt;
   return hello;
 }
@@ -246,12 +279,30 @@ std::optional<ConnectResult> decode_result(ByteView body) {
   return result;
 }
 
-std::optional<WireBytes> encode_hello(const Ticket& ticket, const Hello& hello) {
-  Writer writer(MessageType::hello);
+std::optional<Place> decode_place(ByteView body) {
+  Reader reader(body);
+  Place place;
+  place.rank = reader.integer<std::uint32_t>();
+  place.rank_count = reader.integer<std::uint32_t>();
+  reader.require(place.rank < place.rank_count && place.rank_count <= max_rank_count);
+  if (!reader.complete()) return std::nullopt;
+  return place;
+}
+
+std::optional<WireBytes> encode_hello(const Ticket& ticket, const Hello& hello, const Descent& descent) {
+  const bool child = descent.kind != Descent::Kind::none;
+  if (hello.choice.has_value() != (descent.kind == Descent::Kind::split)) return std::nullopt;
+  Writer writer(child ? MessageType::child : MessageType::hello);
   writer.integer(protocol_version);
   writer.integer(ticket.nonce);
   writer.raw(ticket.secret);
   writer.integer(hello.rank);
+  if (child) {
+    writer.integer(descent.parent);
+    writer.integer(static_cast<std::uint8_t>(descent.kind));
+    writer.integer(descent.number);
+    writer.integer(descent.subset);
+  }
   writer.integer(hello.rank_count);
   writer.text(hello.library_version);
   writer.text(hello.configuration);
@@ -267,6 +318,10 @@ std::optional<WireBytes> encode_hello(const Ticket& ticket, const Hello& hello) 
   writer.flag(hello.shm_disabled);
   writer.flag(hello.nonblocking);
   writer.text(hello.refusal);
+  if (hello.choice) {
+    writer.integer(static_cast<std::uint32_t>(hello.choice->color));
+    writer.integer(static_cast<std::uint32_t>(hello.choice->key));
+  }
   WireBytes frame = std::move(writer).frame();
   if (frame.size() > frame_header_bytes + max_hello_bytes) return std::nullopt;
   return frame;
@@ -306,6 +361,13 @@ WireBytes encode_result(const ConnectResult& result) {
   Writer writer(MessageType::result);
   writer.flag(result.agreed);
   writer.text(one_line(result.reason));
+  return std::move(writer).frame();
+}
+
+WireBytes encode_place(const Place& place) {
+  Writer writer(MessageType::place);
+  writer.integer(place.rank);
+  writer.integer(place.rank_count);
   return std::move(writer).frame();
 }
 

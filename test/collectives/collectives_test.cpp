@@ -219,7 +219,7 @@ class Suite {
     check_nccl(ncclCommDestroy(second), "ncclCommDestroy");
   }
 
-  // Children of Split and Shrink, whatever route they take.
+  // Children compress like their parent, if they have another rank to send to.
   void children() {
     const int color = rank_.rank() % 2;
     ncclComm_t child = nullptr;
@@ -230,6 +230,7 @@ class Suite {
     check_nccl(ncclCommUserRank(child, &own), "ncclCommUserRank");
     GatherRun run(*backend_, ranks, own, {30001, Data::normal, true, 0, seed()});
     run.enqueue(child, streams_[0]);
+    count_call(ranks > 1 ? 1 : 0);
     finish(run.finish(streams_[0]));
     check_nccl(ncclCommFinalize(child), "ncclCommFinalize");
     check_nccl(ncclCommDestroy(child), "ncclCommDestroy");

@@ -160,38 +160,6 @@ int operators() {
   return 0;
 }
 
-int children() {
-  ncclComm_t comm = create();
-  ncclComm_t half = nullptr;
-  const int color = rank_number() % 2;
-  EXPECT(ncclCommSplit(comm, color, rank_number(), &half, nullptr) == ncclSuccess);
-  std::vector<int> members;
-  for (int r = color; r < world_size(); r += 2) {
-    members.push_back(r);
-  }
-  Gather gather(standard_count, members);
-  const Stream stream;
-  EXPECT(gather.call(half, stream.stream) == ncclSuccess);
-  stream.wait();
-  gather.check();
-  EXPECT(ncclCommDestroy(half) == ncclSuccess);
-
-  if (rank_number() != 0) {
-    int excluded = 0;
-    ncclComm_t rest = nullptr;
-    EXPECT(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT) == ncclSuccess);
-    std::vector<int> remaining = everybody();
-    remaining.erase(remaining.begin());
-    Gather after(standard_count, remaining);
-    EXPECT(after.call(rest, stream.stream) == ncclSuccess);
-    stream.wait();
-    after.check();
-    EXPECT(ncclCommDestroy(rest) == ncclSuccess);
-  }
-  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
-  return 0;
-}
-
 int registered() {
   ncclComm_t comm = create();
   Gather gather(standard_count, everybody());
@@ -472,7 +440,6 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
                                                       {"groups", groups},
                                                       {"creation-order", creation_order},
                                                       {"operators", operators},
-                                                      {"children", children},
                                                       {"registered", registered},
                                                       {"nonblocking", nonblocking},
                                                       {"short-config", short_config},
@@ -488,6 +455,7 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
                                                       {"init-all", init_all}};
   const std::string name = argc > 0 ? argv[0] : "";
   int result = start_scenario(argc, argv);
+  result = result == 2 ? children_scenario(argc, argv) : result;
   if (name == "churn" && argc == 2) {
     result = churn(std::atoi(argv[1]));
   } else if (const auto found = scenarios.find(name); found != scenarios.end()) {

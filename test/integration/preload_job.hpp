@@ -116,14 +116,21 @@ inline std::vector<int> everybody() {
 
 inline constexpr std::size_t standard_count = 40000;
 
-inline void gather_and_check(ncclComm_t comm, ncclDataType_t type = ncclBfloat16) {
-  Gather gather(standard_count, everybody());
+// `members` are the communicator's ranks as we count them.
+inline void gather_among(ncclComm_t comm, const std::vector<int>& members, ncclDataType_t type = ncclBfloat16) {
+  Gather gather(standard_count, members);
   const Stream stream;
   EXPECT(gather.call(comm, stream.stream, type) == ncclSuccess);
   stream.wait();
   gather.check();
 }
 
+inline void gather_and_check(ncclComm_t comm, ncclDataType_t type = ncclBfloat16) {
+  gather_among(comm, everybody(), type);
+}
+
+// Those of preload_children.cpp; 2 if it is none.
+int children_scenario(int argc, char** argv);
 // Those of preload_start.cpp; 2 if it is none.
 int start_scenario(int argc, char** argv);
 

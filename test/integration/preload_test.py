@@ -318,14 +318,49 @@ class Lifecycle(Case):
         self.launch("operators")
         self.assert_compressed()
 
-    def test_children_are_native(self):
-        self.launch("children", ranks=4)
-        for rank, report in enumerate(self.reports()):
-            by_name = {c["name"].partition("/")[2]: c for c in report["communicators"]}
-            self.assertEqual(by_name[""]["state"], "compressed")
-            self.assertEqual(by_name[f"split{rank % 2}"]["ranks"], 2)
-            for name in ["split0" if rank % 2 == 0 else "split1"] + (["shrink"] if rank else []):
-                self.assertEqual(by_name[name]["reason"], "it is a child of another communicator")
+    def test_children(self):
+        """Halves by ncclCommSplit and the rest of ncclCommShrink compress like their parent."""
+        for exchange in ("static", "exact"):
+            with self.subTest(exchange=exchange):
+                self.again("children", ranks=4, ZIPCCL_EXCHANGE=exchange)
+                for rank, report in enumerate(self.reports()):
+                    by_name = {c["name"].partition("/")[2]: c for c in report["communicators"]}
+                    self.assertEqual(by_name[f"split{rank % 2}"]["ranks"], 2)
+                    self.assertEqual(sorted(by_name), sorted(["", f"split{rank % 2}"] + (["shrink"] if rank else [])))
+                    for child in by_name.values():
+                        self.assertEqual(child["state"], "compressed", child)
+
+    def states(self):
+        """States of every rank's communicators by the end of their names."""
+        return [{c["name"].partition("/")[2]: c["state"] for c in report["communicators"]} for report in self.reports()]
+
+    def test_families(self):
+        """Several splits in one group, orders by key, grandchildren, ranks without a color, parents that end first."""
+        self.launch("families", ranks=8)
+        expected = [["", f"split{rank % 2}", f"split{7 * (rank // 4)}.1"] for rank in range(8)]
+        for rank in range(4, 8):
+            expected[rank].append(f"split{rank % 2}/split3")
+        self.assertEqual(self.states(), [dict.fromkeys(names, "compressed") for names in expected])
+        results = self.again("families", ranks=8, ZIPCCL_START="fenced")  # too few calls to be promoted
+        self.assertEqual([list(states) for states in self.states()], expected)
+        for rank, result in enumerate(results):
+            self.assertEqual(result.err.count("native until calls of at least"), len(expected[rank]), result)
+
+    def test_root_that_takes_no_part(self):
+        """The process that knows the parent's secret may end at once: it stays until the others have their child."""
+        for _ in range(5):
+            self.again("split-and-end", ranks=4)
+            self.assertEqual(self.states(), [{"": "compressed"}] + 3 * [{"": "compressed", "split1": "compressed"}])
+
+    def test_children_of_a_native_parent(self):
+        results = self.launch("families", ranks=8, per_rank={5: {"LD_PRELOAD": None}})
+        self.assertEqual(len(self.reports()), 7)
+        for report in self.reports():
+            for communicator in report["communicators"]:
+                self.assertEqual(communicator["state"], "native")
+                self.assertIn("rank 5 runs without zipccl", communicator["reason"])
+        self.assertIn("/split0, rank 3 of 4 stays native: its parent is native: rank 5 runs without", results[0].err)
+        self.assertEqual(results[0].err.count("WARN"), 1)
 
     def ends(self, *arguments, **environment):
         environment = {**self.environment, "LD_LIBRARY_PATH": str(BUILD / "test/integration/narrating"), **environment}
@@ -416,6 +451,18 @@ class Faults(Case):
     def test_killed_rank_while_the_host_waits(self):
         for result in self.killed_rank("exact")[:2]:
             self.assertRegex(result.err, r"zipccl ERROR communicator \w+, rank \d: compressed all-gather")
+
+    def test_shrink_after_death(self):
+        """The ranks that are left compress, whichever died: the root of a shrink is one of them."""
+        for dead in (0, 3):
+            results = self.again("shrink-after-death", str(dead), ranks=4, good=False)
+            for rank, result in enumerate(results):
+                if rank == dead:
+                    self.assertEqual(result.status, -9)
+                    continue
+                self.assertEqual(result.status, 0, result)
+                self.assertRegex(result.err, r"/shrink, rank \d of 3: compressed")
+                self.assertRegex(result.err, r"/shrink/split0, rank \d of 3: compressed")
 
     def test_abort_by_another_thread(self):
         results = self.launch("aborted", ranks=3)

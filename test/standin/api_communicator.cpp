@@ -42,8 +42,7 @@ void make_id(ncclUniqueId* id) {
   std::memcpy(id->internal + sizeof(id_magic), token.data(), token.size());
 }
 
-CommunicatorPointer split(Communicator* parent, int color, int key) {
-  const Token token = parent->child_token("split");
+CommunicatorPointer split(Communicator* parent, const Token& token, int color, int key) {
   const Meeting meeting = meet(token, parent->rank(), parent->rank_count(), {color, key}, false, parent->wake());
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
   std::vector<std::tuple<std::int64_t, int>> members;  // key and rank in the parent
@@ -235,7 +234,10 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chi
     if (color < NCCL_SPLIT_NOCOLOR) throw Error(ncclInvalidArgument, "invalid color " + std::to_string(color));
     standin::is_nonblocking(config);
     parent->require_operational();
-    return standin::create_child(child, [parent, color, key] { return standin::split(parent.get(), color, key); });
+    // Counted here: several of a group are made at the same time.
+    return standin::create_child(child, [parent, token = parent->child_token("split"), color, key] {
+      return standin::split(parent.get(), token, color, key);
+    });
   }));
 }
 

@@ -275,7 +275,7 @@ TEST_CASE("staging of unlike sizes works alike when limited to the smallest") {
   Ranks ranks(2);
   RankState& larger = *ranks.states[1];
   REQUIRE(Staging::create(larger.device, 3 * staging_bytes, 2, false, &larger.communicator.staging) == Status::ok);
-  larger.communicator.staging->limit(staging_bytes);
+  larger.communicator.staging->limit(staging_bytes, 2);
   REQUIRE(larger.communicator.staging->slot_bytes() == ranks.states[0]->communicator.staging->slot_bytes());
   REQUIRE(larger.communicator.staging->bytes() == 3 * staging_bytes);
   ranks.gather(3 * Staging::chunk_values(staging_bytes, 2, false, 16) + 1, Data::random);

@@ -250,7 +250,7 @@ TEST_CASE("a root that is gone ends the connecting") {
   RawRank silent(id, 1, 2, RawRank::Role::dials);
   std::unique_ptr<Session> session;
   std::string why;
-  REQUIRE(client->hello(id, make_hello(0, 2), &session, &why) == Status::ok);
+  REQUIRE(client->hello(invited(id), make_hello(0, 2), &session, &why) == Status::ok);
   std::unique_ptr<Channel> channel;
   bool agreed = true;
   CHECK(session->connect(&channel, &agreed, &why) == Status::invalid_argument);
@@ -285,7 +285,7 @@ void create_in_order(const std::vector<std::vector<Group>>& steps, std::size_t c
     std::string why;
     std::map<std::size_t, std::unique_ptr<Session>> sessions;
     for (const std::size_t number : group) {
-      if (processes.owned[rank]->hello(ids[number], make_hello(rank, rank_count), &sessions[number], &why) !=
+      if (processes.owned[rank]->hello(invited(ids[number]), make_hello(rank, rank_count), &sessions[number], &why) !=
           Status::ok) {
         return why;
       }
@@ -338,7 +338,7 @@ TEST_CASE("a rank that wants no channel disturbs nobody who has not agreed yet")
   std::vector<std::unique_ptr<Session>> sessions(2);
   std::string why;
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    REQUIRE(processes.owned[rank]->hello(id, make_hello(rank, 2), &sessions[rank], &why) == Status::ok);
+    REQUIRE(processes.owned[rank]->hello(invited(id), make_hello(rank, 2), &sessions[rank], &why) == Status::ok);
   }
   Verdict verdict;
   for (const auto& session : sessions) REQUIRE(session->verdict(&verdict) == Status::ok);

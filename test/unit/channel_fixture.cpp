@@ -45,7 +45,7 @@ Joined join(Rendezvous& rendezvous, const UniqueId& id, std::uint32_t rank, std:
             const std::function<void()>& real_init) {
   Joined joined;
   std::unique_ptr<Session> session;
-  joined.status = rendezvous.hello(id, make_hello(rank, rank_count), &session, &joined.why);
+  joined.status = rendezvous.hello(invited(id), make_hello(rank, rank_count), &session, &joined.why);
   real_init();
   if (joined.status != Status::ok) return joined;
   Verdict verdict;
@@ -53,6 +53,7 @@ Joined join(Rendezvous& rendezvous, const UniqueId& id, std::uint32_t rank, std:
   joined.why = verdict.reason;
   if (joined.status != Status::ok || !verdict.compressed) return joined;
   joined.status = session->connect(&joined.channel, &joined.agreed, &joined.why);
+  joined.parent = session->parent();
   return joined;
 }
 

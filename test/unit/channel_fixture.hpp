@@ -17,6 +17,7 @@ namespace zipccl::test {
 // One rank after the whole course: hello, verdict, connect.
 struct Joined {
   std::unique_ptr<switcher::Channel> channel;
+  switcher::ParentPointer parent;
   Status status = Status::aborted;  // of the first step that failed
   bool agreed = false;
   std::string why;

@@ -31,9 +31,9 @@ TEST_CASE("communicators that are created at once share one connection") {
   }
   for (std::thread& thread : threads) thread.join();
   for (auto& joined : communicators) CHECK(connected(joined[0], joined[1]));
-  // Two mesh listeners and epoll sets of three; the root's listener; both ends of the connection. Its own end of every
+  // Two listeners and epoll sets of three for each process; both ends of the connection. The root's end of every
   // session closes a moment after the ranks'.
-  constexpr std::size_t expected = 2 * (1 + 3) + 1 + 2;
+  constexpr std::size_t expected = 2 * (2 + 3) + 2;
   CHECK(eventually([&] { return open_descriptor_count() <= alone + expected; }));
   INFO(open_descriptor_count() - alone << " descriptors");
   CHECK(open_descriptor_count() <= alone + expected);

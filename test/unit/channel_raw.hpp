@@ -49,7 +49,7 @@ class RawRank {
     say(switcher::encode_signal(switcher::MessageType::ask));
     if (hear().at(0) != 1) throw std::runtime_error("a native verdict");
   }
-  void enter() { say(switcher::encode_enter({process_, address_})); }
+  void enter() { say(switcher::encode_enter({process_, address_, address_})); }
   void enter_elsewhere() {
     listening_ = switcher::Socket();
     enter();

@@ -59,7 +59,7 @@ class RawClient {
 std::unique_ptr<Session> say_hello(Rendezvous& rendezvous, const UniqueId& id, const Hello& hello) {
   std::unique_ptr<Session> session;
   std::string why;
-  const Status status = rendezvous.hello(id, hello, &session, &why);
+  const Status status = rendezvous.hello(invited(id), hello, &session, &why);
   INFO(why);
   REQUIRE(status == Status::ok);
   return session;
@@ -83,7 +83,7 @@ std::string native_reason(Rendezvous& rendezvous, const UniqueId& id, Session& s
   forged[stamp_offset + 40] ^= 1;
   std::unique_ptr<Session> none;
   std::string why;
-  REQUIRE(rendezvous.hello(forged, make_hello(0, 2), &none, &why) == Status::refused);
+  REQUIRE(rendezvous.hello(invited(forged), make_hello(0, 2), &none, &why) == Status::refused);
   Verdict verdict;
   REQUIRE(session.verdict(&verdict) == Status::ok);
   CHECK_FALSE(verdict.compressed);
@@ -138,7 +138,7 @@ class RootProcess {
     std::string why;
     std::unique_ptr<Session> session;
     if (rendezvous->stamp(own, &why) != Status::ok) return 1;
-    if (rendezvous->hello(own, make_hello(0, 2), &session, &why) != Status::ok) return 2;
+    if (rendezvous->hello(invited(own), make_hello(0, 2), &session, &why) != Status::ok) return 2;
     if (write(id_pipe, own.data(), own.size()) != static_cast<ssize_t>(own.size())) return 3;
     char go = 0;
     if (read(go_[0], &go, 1) != 1) return 4;
@@ -165,7 +165,7 @@ TEST_CASE("a root that is killed between hello and verdict fails the others at o
 
     std::unique_ptr<Session> late;
     std::string why;
-    CHECK(rendezvous->hello(root.id, make_hello(1, 2), &late, &why) == Status::connection_lost);
+    CHECK(rendezvous->hello(invited(root.id), make_hello(1, 2), &late, &why) == Status::connection_lost);
     CHECK(why.starts_with("cannot connect to 127.0.0.1:"));
   }
   SECTION("while the question waits") {
@@ -201,7 +201,7 @@ TEST_CASE("a root that is stuck ends hello and verdict by their limit") {
   CHECK(session->verdict(&verdict) == Status::timed_out);
   std::unique_ptr<Session> other;
   std::string why;
-  CHECK(rendezvous->hello(root.id, make_hello(1, 2), &other, &why) == Status::timed_out);
+  CHECK(rendezvous->hello(invited(root.id), make_hello(1, 2), &other, &why) == Status::timed_out);
   CHECK(why.starts_with("no answer from 127.0.0.1:"));
 }
 
@@ -243,8 +243,8 @@ TEST_CASE("another protocol version is refused with both versions, and the verdi
   frame[frame_header_bytes] = 9;
   other.send(frame);
   REQUIRE(other.receive() == MessageType::refuse);
-  CHECK(other.refusal() == "rank 1 speaks session protocol 9, the root 2");
-  CHECK(native_reason(*rendezvous, id, *one) == "rank 1 speaks session protocol 9, the root 2");
+  CHECK(other.refusal() == "rank 1 speaks session protocol 9, the root 3");
+  CHECK(native_reason(*rendezvous, id, *one) == "rank 1 speaks session protocol 9, the root 3");
 }
 
 TEST_CASE("a malformed hello with the right secret makes the communicator native") {

@@ -24,7 +24,7 @@ std::vector<Outcome> run_ranks(switcher::Rendezvous& rendezvous, const UniqueId&
     threads.emplace_back([&, rank] {
       Outcome& outcome = outcomes[rank];
       std::unique_ptr<switcher::Session> session;
-      if (joins(rank)) outcome.hello = rendezvous.hello(id, hello_of(rank), &session, &outcome.why);
+      if (joins(rank)) outcome.hello = rendezvous.hello(invited(id), hello_of(rank), &session, &outcome.why);
       real_init.arrive_and_wait();
       if (session) outcome.verdict = session->verdict(&outcome.answer);
     });

@@ -15,7 +15,10 @@
 
 namespace zipccl::test {
 
-using UniqueId = std::array<std::uint8_t, switcher::unique_id_bytes>;
+using switcher::UniqueId;
+
+// Of an id that is stamped.
+inline switcher::Invitation invited(const UniqueId& id) { return switcher::invitation_of(id).value(); }
 
 inline switcher::Hello make_hello(std::uint32_t rank, std::uint32_t rank_count) {
   switcher::Hello hello;

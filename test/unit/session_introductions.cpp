@@ -21,6 +21,7 @@ class Listening final : public Participant {
       order_->push_back(rank_);
     }
   }
+  void move(std::uint64_t, const Place&) override {}
   std::optional<std::vector<PeerAddress>> peers;
   std::optional<ConnectResult> result;
 

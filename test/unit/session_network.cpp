@@ -79,7 +79,7 @@ TEST_CASE("ranks without zipccl make the others native") {
 
   std::unique_ptr<Session> late;
   std::string why;
-  CHECK(rendezvous->hello(id, make_hello(3, 8), &late, &why) == Status::refused);
+  CHECK(rendezvous->hello(invited(id), make_hello(3, 8), &late, &why) == Status::refused);
   CHECK(late == nullptr);
   CHECK(why.find("refused: unknown id or secret, or a verdict was given without this rank") != std::string::npos);
 }
@@ -104,8 +104,8 @@ TEST_CASE("a rank that says hello twice is refused and the communicator native")
   std::unique_ptr<Session> first;
   std::unique_ptr<Session> second;
   std::string why;
-  REQUIRE(rendezvous->hello(id, make_hello(0, 2), &first, &why) == Status::ok);
-  REQUIRE(rendezvous->hello(id, make_hello(0, 2), &second, &why) == Status::refused);
+  REQUIRE(rendezvous->hello(invited(id), make_hello(0, 2), &first, &why) == Status::ok);
+  REQUIRE(rendezvous->hello(invited(id), make_hello(0, 2), &second, &why) == Status::refused);
   CHECK(why.find("rank 0 said hello twice") != std::string::npos);
   Verdict verdict;
   REQUIRE(first->verdict(&verdict) == Status::ok);
@@ -119,9 +119,9 @@ TEST_CASE("a wrong secret is refused and changes nothing") {
   forged[stamp_offset + 40] ^= 1;
   std::unique_ptr<Session> session;
   std::string why;
-  CHECK(rendezvous->hello(forged, make_hello(0, 1), &session, &why) == Status::refused);
+  CHECK(rendezvous->hello(invited(forged), make_hello(0, 1), &session, &why) == Status::refused);
   CHECK(why.starts_with("127.0.0.1:"));
-  REQUIRE(rendezvous->hello(id, make_hello(0, 1), &session, &why) == Status::ok);
+  REQUIRE(rendezvous->hello(invited(id), make_hello(0, 1), &session, &why) == Status::ok);
   Verdict verdict;
   REQUIRE(session->verdict(&verdict) == Status::ok);
   CHECK(verdict.compressed);
@@ -131,10 +131,10 @@ TEST_CASE("ids without a stamp and hellos above the limit are not sent") {
   const auto rendezvous = Rendezvous::create("lo");
   std::unique_ptr<Session> session;
   std::string why;
-  CHECK(rendezvous->hello(UniqueId{}, make_hello(0, 1), &session, &why) == Status::invalid_argument);
+  CHECK(rendezvous->hello(Invitation{}, make_hello(0, 1), &session, &why) == Status::invalid_argument);
   Hello hello = make_hello(0, 1);
   hello.configuration.assign(70'000, 'x');
-  CHECK(rendezvous->hello(stamped_id(*rendezvous), hello, &session, &why) == Status::invalid_argument);
+  CHECK(rendezvous->hello(invited(stamped_id(*rendezvous)), hello, &session, &why) == Status::invalid_argument);
   CHECK(why == "a hello of more than 65536 bytes");
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("an empty pattern finds an address that this host can reach") {
   const auto rendezvous = Rendezvous::create("");
   std::unique_ptr<Session> session;
   std::string why;
-  const Status status = rendezvous->hello(stamped_id(*rendezvous), make_hello(0, 1), &session, &why);
+  const Status status = rendezvous->hello(invited(stamped_id(*rendezvous)), make_hello(0, 1), &session, &why);
   INFO(why);
   CHECK(status == Status::ok);
 }
@@ -190,7 +190,7 @@ TEST_CASE("many ids from many threads are all good") {
         std::unique_ptr<Session> session;
         std::string why;
         Verdict verdict;
-        if (rendezvous->hello(stamped_id(*rendezvous), make_hello(0, 1), &session, &why) == Status::ok &&
+        if (rendezvous->hello(invited(stamped_id(*rendezvous)), make_hello(0, 1), &session, &why) == Status::ok &&
             session->verdict(&verdict) == Status::ok && verdict.compressed) {
           ++compressed;
         }
@@ -205,7 +205,7 @@ TEST_CASE("a session answers again what it answered first") {
   const auto rendezvous = Rendezvous::create("lo");
   std::unique_ptr<Session> session;
   std::string why;
-  REQUIRE(rendezvous->hello(stamped_id(*rendezvous), make_hello(0, 1), &session, &why) == Status::ok);
+  REQUIRE(rendezvous->hello(invited(stamped_id(*rendezvous)), make_hello(0, 1), &session, &why) == Status::ok);
   Verdict first;
   Verdict again;
   REQUIRE(session->verdict(&first) == Status::ok);
@@ -262,7 +262,7 @@ TEST_CASE("no descriptor survives an exec") {
   const auto rendezvous = Rendezvous::create("lo");
   std::unique_ptr<Session> session;
   std::string why;
-  REQUIRE(rendezvous->hello(stamped_id(*rendezvous), make_hello(0, 1), &session, &why) == Status::ok);
+  REQUIRE(rendezvous->hello(invited(stamped_id(*rendezvous)), make_hello(0, 1), &session, &why) == Status::ok);
   int ours = 0;
   for (const int descriptor : open_descriptors()) {
     if (before.contains(descriptor)) continue;
@@ -278,7 +278,7 @@ TEST_CASE("a forked child may destroy the rendezvous without harm to its parent"
   const UniqueId id = stamped_id(*rendezvous);
   std::unique_ptr<Session> session;
   std::string why;
-  REQUIRE(rendezvous->hello(id, make_hello(0, 2), &session, &why) == Status::ok);
+  REQUIRE(rendezvous->hello(invited(id), make_hello(0, 2), &session, &why) == Status::ok);
   const pid_t child = fork();
   if (child == 0) {
     rendezvous.reset();
@@ -288,7 +288,7 @@ TEST_CASE("a forked child may destroy the rendezvous without harm to its parent"
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(status == 0);
   std::unique_ptr<Session> second;
-  REQUIRE(rendezvous->hello(id, make_hello(1, 2), &second, &why) == Status::ok);
+  REQUIRE(rendezvous->hello(invited(id), make_hello(1, 2), &second, &why) == Status::ok);
   Verdict verdict;
   REQUIRE(session->verdict(&verdict) == Status::ok);
   CHECK(verdict.compressed);

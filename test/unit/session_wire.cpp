@@ -1,10 +1,16 @@
 // Stamps, frames and interface patterns: everything that reads bytes or text from elsewhere.
 #include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "switcher/fence_wire.hpp"
 #include "switcher/interfaces.hpp"
 #include "switcher/limits.hpp"
+#include "switcher/lineage.hpp"
 #include "switcher/peer_wire.hpp"
 #include "switcher/stamp.hpp"
 #include "switcher/wire.hpp"
@@ -39,7 +45,7 @@ ByteView body_of(const WireBytes& frame) { return ByteView(frame).subspan(frame_
 std::optional<Hello> decode_hello_body(ByteView body) {
   const auto prefix = decode_hello_prefix(body);
   if (!prefix) return std::nullopt;
-  return decode_hello(*prefix, body.subspan(hello_prefix_bytes));
+  return decode_hello(*prefix, {}, body.subspan(hello_prefix_bytes));
 }
 
 TEST_CASE("a hello survives the wire") {
@@ -116,8 +122,101 @@ TEST_CASE("frame headers bound the body by its type") {
   CHECK_FALSE(header(5 + max_text_bytes, 3));
   CHECK_FALSE(header(0xffffffffu, 6));
   CHECK_FALSE(header(0, 0));
-  CHECK_FALSE(header(0, 11));
+  CHECK(header(max_hello_bytes, 11));
+  CHECK_FALSE(header(max_hello_bytes + 1, 11));
+  CHECK(header(8, 12));
+  CHECK_FALSE(header(9, 12));
+  CHECK_FALSE(header(0, 13));
   CHECK_FALSE(decode_frame_header(WireBytes(4)));
+}
+
+// As the listener takes it apart.
+std::optional<Hello> decode_child_body(ByteView body) {
+  const auto prefix = decode_hello_prefix(body);
+  if (!prefix || body.size() < hello_prefix_bytes + descent_bytes) return std::nullopt;
+  const auto descent = decode_descent(body.subspan(hello_prefix_bytes, descent_bytes));
+  if (!descent) return std::nullopt;
+  return decode_hello(*prefix, *descent, body.subspan(hello_prefix_bytes + descent_bytes));
+}
+
+TEST_CASE("a hello to a child carries its descent, to a split also the choice") {
+  Hello hello = full_hello();
+  const auto kind = GENERATE(Descent::Kind::split, Descent::Kind::shrink);
+  const Descent descent{kind, 0x0123456789abcdefu, 77, 0xfedcba9876543210u};
+  const bool split = kind == Descent::Kind::split;
+  CHECK_FALSE(encode_hello(make_ticket(), full_hello(), split ? descent : Descent{Descent::Kind::split, 1, 2, 3}));
+  if (split) hello.choice = {-1, std::numeric_limits<std::int32_t>::min()};
+  CHECK(encode_hello(make_ticket(), hello).has_value() == !split);
+  const WireBytes frame = *encode_hello(make_ticket(), hello, descent);
+  CHECK(decode_frame_header(ByteView(frame).first(frame_header_bytes))->type == MessageType::child);
+  const ByteView body = body_of(frame);
+  CHECK(decode_descent(body.subspan(hello_prefix_bytes, descent_bytes)) == descent);
+  CHECK(decode_hello_prefix(body)->ticket.nonce == make_ticket().nonce);
+  const auto decoded = decode_child_body(body);
+  REQUIRE(decoded);
+  CHECK(decoded->rank == hello.rank);
+  CHECK(decoded->refusal == hello.refusal);
+  REQUIRE(decoded->choice.has_value() == split);
+  if (split) {
+    CHECK(decoded->choice->color == -1);
+    CHECK(decoded->choice->key == std::numeric_limits<std::int32_t>::min());
+  }
+  for (std::size_t size = 0; size < body.size(); ++size) REQUIRE_FALSE(decode_child_body(body.first(size)));
+  WireBytes changed = frame;
+  for (const int wrong : {0, 3, 255}) {
+    changed[frame_header_bytes + hello_prefix_bytes + 8] = static_cast<std::uint8_t>(wrong);
+    CHECK_FALSE(decode_child_body(body_of(changed)));
+  }
+  std::mt19937 random(3);
+  for (int round = 0; round < 20'000; ++round) {
+    changed = frame;
+    for (unsigned flips = 1 + random() % 8; flips > 0; --flips) {
+      changed[frame_header_bytes + random() % body.size()] = static_cast<std::uint8_t>(random());
+    }
+    static_cast<void>(decode_child_body(body_of(changed)));  // never more than rejects or decodes
+  }
+}
+
+TEST_CASE("a place survives the wire and lies within its count") {
+  const WireBytes frame = encode_place({3, 4});
+  CHECK(decode_frame_header(ByteView(frame).first(frame_header_bytes))->type == MessageType::place);
+  REQUIRE(decode_place(body_of(frame)));
+  CHECK(decode_place(body_of(frame))->rank == 3);
+  CHECK(decode_place(body_of(frame))->rank_count == 4);
+  CHECK_FALSE(decode_place(body_of(encode_place({4, 4}))));
+  CHECK_FALSE(decode_place(body_of(encode_place({0, max_rank_count + 1}))));
+  CHECK_FALSE(decode_place(body_of(frame).first(7)));
+}
+
+TEST_CASE("SipHash as its authors publish it") {
+  std::array<std::uint8_t, secret_bytes> key{};
+  std::iota(key.begin(), key.end(), std::uint8_t{0});
+  const auto hash_of_count = [&](std::size_t bytes) {
+    WireBytes message(bytes);
+    std::iota(message.begin(), message.end(), std::uint8_t{0});
+    return siphash(key, message);
+  };
+  CHECK(hash_of_count(15) == 0xa129ca6149be45e5u);
+  CHECK(hash_of_count(0) == 0x726fdb47dd0e0e31u);
+}
+
+TEST_CASE("children's tickets depend on everything that tells them apart") {
+  Ticket parent = make_ticket();
+  std::set<std::pair<std::uint64_t, std::array<std::uint8_t, secret_bytes>>> seen;
+  const auto add = [&](const Ticket& ticket) { seen.insert({ticket.nonce, ticket.secret}); };
+  const Descent split{Descent::Kind::split, parent.nonce, 0, 0};
+  add(descend(parent, split));
+  add(descend(parent, split));
+  CHECK(seen.size() == 1);
+  add(descend(parent, {Descent::Kind::split, parent.nonce, 1, 0}));
+  add(descend(parent, {Descent::Kind::shrink, parent.nonce, 0, 0}));
+  add(descend(parent, {Descent::Kind::shrink, parent.nonce, 0, 1}));
+  add(ticket_of_color(descend(parent, split), 0));
+  add(ticket_of_color(descend(parent, split), 1));
+  parent.secret[15] ^= 1;
+  add(descend(parent, split));
+  add(ticket_of_color(descend(parent, split), 0));
+  CHECK(seen.size() == 8);
 }
 
 TEST_CASE("a hello above its limit is not encoded, one at the limit is") {
@@ -208,11 +307,14 @@ PeerAddress make_peer(std::uint8_t seed, bool ipv6) {
   peer.endpoint.ipv6 = ipv6;
   peer.endpoint.port = static_cast<std::uint16_t>(0x1200 + seed);
   peer.endpoint.address = {10, 0, 0, seed};
+  peer.listener.ipv6 = !ipv6;
+  peer.listener.port = static_cast<std::uint16_t>(0x2200 + seed);
+  peer.listener.address = {10, 1, 0, seed};
   return peer;
 }
 
 bool same_peer(const PeerAddress& one, const PeerAddress& other) {
-  return one.process == other.process && one.endpoint == other.endpoint;
+  return one.process == other.process && one.endpoint == other.endpoint && one.listener == other.listener;
 }
 
 TEST_CASE("peers' addresses survive the wire, alone and by rank") {
