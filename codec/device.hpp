@@ -58,7 +58,7 @@ struct EncodeItem {
 //   message m goes to rank m; that of a single message with `broadcast` to all ranks.
 // - a list, if `items` is not null, of item_count messages of any count. The call copies the list. `broadcast`, `skip`
 //   and the fields of a row are not used then.
-// All messages of a job have the same pool fraction. A job without messages is allowed; see `outbox`.
+// All messages of a job have the same pool fraction. A job without messages is allowed.
 //
 // The sequence in a message's header is (sequence_counter == nullptr ? 0 : *sequence_counter) + sequence, read when the
 // encode runs, so that every replay of a captured encode has its own. With `message_counter` each message gets the next
@@ -88,8 +88,7 @@ struct EncodeJob {
   std::uint64_t overflow_bytes = 0;  // its size; at least Layout::max_overflow_bytes()
   // With an outbox (exchange mode static) they leave through it, as the record of FORMAT.md 5: the job waits for the
   // CPU thread that empties it, never for anything else, and no longer than until *release, mapped too, is not zero. A
-  // record may be incomplete then. Each job with an outbox adds one to its `started`, also one without messages. Jobs
-  // that share an outbox may run at the same time.
+  // record may be incomplete then. Jobs that share an outbox may run at the same time.
   Outbox* outbox = nullptr;              // mapped, followed by outbox_capacity bytes
   std::uint64_t outbox_capacity = 0;     // a multiple of unit_bytes, at least that
   std::uint32_t* outbox_lock = nullptr;  // device memory, one for each outbox, zero at first
@@ -191,6 +190,12 @@ class Device {
   virtual void release_mapped(void* pointer) = 0;
   // Synchronous, for creation only: sets device memory to zero before anything is enqueued.
   virtual Status clear(void* pointer, std::size_t bytes) = 0;
+  // The same in the order of a stream, for what grows while calls are in flight: the memory exists for what is enqueued
+  // on the stream between allocate and release. Not while the stream is being captured.
+  virtual Status allocate_async(void** pointer, std::size_t bytes, Stream stream) = 0;
+  virtual void release_async(void* pointer, Stream stream) = 0;
+  virtual Status clear_async(void* pointer, std::size_t bytes, Stream stream) = 0;
+  virtual Stream own_stream() = 0;  // of the device's own, for memory that nothing enqueued uses
 
   virtual Status create_event(Event* event) = 0;  // without timing
   virtual void destroy_event(Event event) = 0;

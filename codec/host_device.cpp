@@ -21,6 +21,16 @@ struct CopyJob {
   std::size_t bytes;
 };
 
+struct ClearJob {
+  void* pointer;
+  std::size_t bytes;
+};
+
+struct ReleaseJob {
+  HostDevice* device;
+  void* pointer;
+};
+
 thread_local char last_error_text[96] = "";
 
 Status check(const char* function, int result) {
@@ -37,6 +47,8 @@ void run(const CopyJob& job) {
     std::memmove(job.destination, job.source, job.bytes);
   }
 }
+void run(const ClearJob& job) { std::memset(job.pointer, 0, job.bytes); }
+void run(const ReleaseJob& job) { job.device->release(job.pointer); }
 void run(const EncodeJob& job) { static_cast<void>(Engine::encode(job)); }
 void run(const DecodeJob& job) { static_cast<void>(Engine::decode(job)); }
 void run(const PatchJob& job) { static_cast<void>(Engine::patch(job)); }
@@ -48,13 +60,15 @@ struct HostDevice::Job {
   explicit Job(HostDevice* device) : owner(device) {}
 
   HostDevice* owner;
-  std::variant<CopyJob, EncodeJob, DecodeJob, PatchJob, ObserveJob> work;
+  std::variant<CopyJob, ClearJob, ReleaseJob, EncodeJob, DecodeJob, PatchJob, ObserveJob> work;
   // What the work's list points to; they keep their room from job to job.
   std::vector<EncodeItem> encode_items;
   std::vector<DecodeItem> decode_items;
 
   // Takes over copies of lists. Throws if there is no memory for them.
   void take(const CopyJob& job) { work = job; }
+  void take(const ClearJob& job) { work = job; }
+  void take(const ReleaseJob& job) { work = job; }
   void take(const ObserveJob& job) { work = job; }
   void take(const EncodeJob& job) {
     EncodeJob own = job;
@@ -142,6 +156,16 @@ void HostDevice::release_mapped(void* pointer) { release(pointer); }
 Status HostDevice::clear(void* pointer, std::size_t bytes) {
   std::memset(pointer, 0, bytes);
   return Status::ok;
+}
+
+Status HostDevice::allocate_async(void** pointer, std::size_t bytes, Stream) { return allocate(pointer, bytes); }
+
+void HostDevice::release_async(void* pointer, Stream stream) {
+  static_cast<void>(enqueue(ReleaseJob{this, pointer}, stream));  // a runtime out of memory keeps it
+}
+
+Status HostDevice::clear_async(void* pointer, std::size_t bytes, Stream stream) {
+  return enqueue(ClearJob{pointer, bytes}, stream);
 }
 
 Status HostDevice::create_event(Event* event) { return check("event_create", runtime_->event_create(event)); }

@@ -30,6 +30,10 @@ class HostDevice final : public Device {
   Status allocate_mapped(void** pointer, std::size_t bytes) override;
   void release_mapped(void* pointer) override;
   Status clear(void* pointer, std::size_t bytes) override;
+  Status allocate_async(void** pointer, std::size_t bytes, Stream stream) override;
+  void release_async(void* pointer, Stream stream) override;
+  Status clear_async(void* pointer, std::size_t bytes, Stream stream) override;
+  Stream own_stream() override { return nullptr; }  // the runtime's default stream
 
   Status create_stream(Stream* stream) override;
   void destroy_stream(Stream stream) override;  // waits for the stream's work

@@ -275,9 +275,6 @@ Status HostEngine<Traits>::encode(const EncodeJob& job) {
   if (const Status status = validate(job, sizeof(typename Traits::Value)); status != Status::ok) {
     return status;
   }
-  if (job.outbox != nullptr) {
-    add_release(job.outbox->started, std::uint64_t{1});
-  }
   if (job.started_ns != nullptr) {
     *job.started_ns = now_ns();
   }

@@ -27,16 +27,13 @@ struct alignas(128) Outbox {
   std::uint32_t receiver;      // rank, or all_receivers
   std::uint64_t posted;        // pieces so far
   std::uint64_t reserved0[10];
-  // Written by encodes at their start: jobs so far. May be seen late; for finding out whether kernels run.
-  std::uint64_t started;
-  std::uint64_t reserved1[15];
   // Written by the CPU thread when it has copied the piece: the value of posted.
   std::uint64_t taken;
   std::uint64_t reserved2[15];
 
   std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
 };
-static_assert(sizeof(Outbox) == 384);
+static_assert(sizeof(Outbox) == 256);
 
 // Receiver's side: one for each communicator. The waiting kernel asks for one piece of one record at a time; the CPU
 // thread puts it behind the mailbox and answers.

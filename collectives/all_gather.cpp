@@ -24,22 +24,6 @@ Route route_all_gather(const Communicator& communicator, std::uint64_t count, nc
   return Route::compressed;
 }
 
-ncclResult_t nccl_result(Status status) {
-  switch (status) {
-    case Status::ok:
-      return ncclSuccess;
-    case Status::device_error:
-    case Status::out_of_memory:
-      return ncclUnhandledCudaError;
-    case Status::aborted:
-      return ncclInvalidUsage;
-    case Status::connection_lost:
-      return ncclRemoteError;
-    default:
-      return ncclInternalError;
-  }
-}
-
 ncclResult_t all_gather(std::span<const AllGatherCall> calls, Status* status) {
   *status = Status::ok;
   if (calls.empty()) {

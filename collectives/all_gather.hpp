@@ -5,6 +5,7 @@
 #include <span>
 
 #include "collectives/communicator.hpp"
+#include "collectives/outcome.hpp"
 
 namespace zipccl::collectives {
 
@@ -20,10 +21,6 @@ struct AllGatherCall {
 // How a call with these arguments goes. A pure function of what all ranks share (rule R2); the caller has already
 // dealt with what it alone knows (registered buffers, capture), which NCCL demands to be alike on all ranks.
 Route route_all_gather(const Communicator& communicator, std::uint64_t count, ncclDataType_t dtype);
-
-// What a caller of NCCL is told of a fault: a device error is ncclUnhandledCudaError, an abort ncclInvalidUsage, a lost
-// peer ncclRemoteError, a corrupt message ncclInternalError.
-ncclResult_t nccl_result(Status status);
 
 // Runs calls whose route is `compressed`; several are one user's group. Each phase is one real NCCL group, chunk by
 // chunk. On return everything is enqueued, or captured; in exchange mode exact all overflow is dealt with, too. An NCCL

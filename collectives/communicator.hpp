@@ -5,11 +5,15 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "codec/device.hpp"
+#include "collectives/call_chain.hpp"
 #include "collectives/nccl_table.hpp"
+#include "collectives/overflow_port.hpp"
 #include "collectives/staging.hpp"
 #include "collectives/statistics.hpp"
+#include "collectives/transfer_staging.hpp"
 
 namespace zipccl::collectives {
 
@@ -18,6 +22,8 @@ enum class Exchange : std::uint8_t {
   sizes_first,  // sizes, for which the host waits, then everything in one exchange
   exact         // static part, then what exceeded it, when the host has seen whether anything did
 };
+
+inline constexpr std::uint64_t never = ~std::uint64_t{0};  // in Communicator::link_min_bytes
 
 // Agreed settings (equal on all ranks: rule R2).
 struct Agreement {
@@ -28,6 +34,10 @@ struct Agreement {
   bool all_gather = false;          // compress ncclAllGather
   // Mode static: a call's chunks overlap on streams beside the caller's. Not if a rank is under rule R5's condition.
   bool overlap = false;
+  bool all_to_all = false;      // compress ncclAlltoAll
+  bool point_to_point = false;  // compress ncclSend and ncclRecv
+
+  bool any() const { return all_gather || all_to_all || point_to_point; }
 };
 
 struct Communicator {
@@ -37,14 +47,22 @@ struct Communicator {
   int rank = 0;
   int rank_count = 1;
   Agreement agreement;
+  // All of these from the first class of calls that is compressed on; staging for all-gathers, transfers for
+  // all-to-alls and point to point, the port for mode static and for transfers.
+  std::unique_ptr<CallChain> chain;
+  std::unique_ptr<OverflowPort> port;
   std::unique_ptr<Staging> staging;
+  std::unique_ptr<TransferStaging> transfers;
+  // By rank: the smallest message to and from it that is compressed, in bytes of values; the same at both ends.
+  std::vector<std::uint64_t> link_min_bytes;
   Statistics* statistics = nullptr;
   // Calls compressed so far, the same on all ranks; replays of graphs are not counted. Reports read it.
   std::atomic<std::uint64_t> sequence = 0;
   std::uint64_t next_half = 0;         // chunks so far: they use the staging's halves in turn
   ncclResult_t failure = ncclSuccess;  // first error of a compressed call; sticky, every later one returns it
   std::atomic<bool> captured = false;  // a call that may be compressed went into a graph, which may run any time
-  std::atomic<bool> aborted = false;   // set by ncclCommAbort and ncclCommRevoke from any thread
+  std::atomic<std::uint64_t> transfer_staging_bytes = 0;  // of `transfers`, for reports
+  std::atomic<bool> aborted = false;                      // set by ncclCommAbort and ncclCommRevoke from any thread
 };
 
 }  // namespace zipccl::collectives

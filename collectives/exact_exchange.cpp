@@ -20,7 +20,7 @@ Outcome ExactLane::decode_next() {
     return Outcome::of(status);
   }
   in_flight_.push_back(current());
-  return Outcome::of(communicator().staging->end(stream));
+  return Outcome::of(communicator().chain->end(stream));
 }
 
 Outcome ExactLane::await_oldest() {
@@ -134,10 +134,10 @@ Outcome ExactLane::decode_overflow() {
     return Outcome::of(status);
   }
   // The next chunk's decode may be on another stream and has ended its part of the chain: join that.
-  if (const Status status = communicator().staging->begin(stream); status != Status::ok) {
+  if (const Status status = communicator().chain->begin(stream); status != Status::ok) {
     return Outcome::of(status);
   }
-  return Outcome::of(communicator().staging->end(stream));
+  return Outcome::of(communicator().chain->end(stream));
 }
 
 Outcome ExactLane::finish_oldest() {

@@ -15,10 +15,6 @@ auto at(Pointer* base, std::uint64_t bytes) {
 
 }  // namespace
 
-Outcome Outcome::of(ncclResult_t result) { return {result, result == ncclSuccess ? Status::ok : Status::nccl_error}; }
-
-Outcome Outcome::of(Status status) { return {nccl_result(status), status}; }
-
 GatherChunks::GatherChunks(Communicator& communicator)
     : GatherChunks(communicator, Staging::chunk_values(communicator.agreement.staging_bytes, communicator.rank_count,
                                                        communicator.agreement.exchange == Exchange::fixed,
@@ -120,8 +116,8 @@ Outcome GatherChunks::alive() const { return communicator_.aborted.load() ? Outc
 
 void GatherChunks::abandon() const {
   for (const AllGatherCall* call : calls_) {
-    static_cast<void>(communicator_.staging->begin(call->stream, call->capture));
-    static_cast<void>(communicator_.staging->end(call->stream, call->capture));
+    static_cast<void>(communicator_.chain->begin(call->stream, call->capture));
+    static_cast<void>(communicator_.chain->end(call->stream, call->capture));
   }
 }
 

@@ -8,19 +8,9 @@
 
 #include "collectives/all_gather.hpp"
 #include "collectives/chunk_plan.hpp"
+#include "collectives/outcome.hpp"
 
 namespace zipccl::collectives {
-
-inline constexpr std::uint64_t value_bytes = 2;  // bfloat16
-
-// What ended a call: an NCCL result and, if zipccl found the fault, what it was.
-struct Outcome {
-  ncclResult_t result = ncclSuccess;
-  Status status = Status::ok;
-  bool ok() const { return result == ncclSuccess; }
-  static Outcome of(ncclResult_t result);
-  static Outcome of(Status status);
-};
 
 struct Chunk {
   const AllGatherCall* call = nullptr;

@@ -19,7 +19,7 @@ constexpr auto error_check_time = std::chrono::milliseconds(10);
 
 Status WaitingLane::begin_chunk() {
   const codec::Stream stream = current().call->stream;
-  Status status = communicator().staging->begin(stream);
+  Status status = communicator().chain->begin(stream);
   if (status == Status::ok && current().first == 0) {
     status = copy_own(*current().call, stream);
   }

@@ -97,8 +97,7 @@ bool OverflowPort::poll() {
   // Asked first: an exchange that has finished has posted before, so what is shipped below includes it.
   const std::uint64_t finished = load_acquire(counters_->finished);
   const bool busy =
-      load_acquire(*released_) == 0 && (captured_.load() || finished < enqueued_.load(std::memory_order_acquire) ||
-                                        finished != load_acquire(outbox_->started));
+      load_acquire(*released_) == 0 && (captured_.load() || finished < enqueued_.load(std::memory_order_acquire));
   ship();
   answer();
   return busy;

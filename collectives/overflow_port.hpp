@@ -69,7 +69,7 @@ class OverflowPort {
   std::uint64_t* message_counter() const { return words_->messages; }
 
   // On the helper thread: ships what encodes have posted, answers what patches wait for. False when everything enqueued
-  // or started has finished.
+  // has finished.
   bool poll();
 
   // From any thread, without lock or CUDA call: kernels that wait go on at once; their output is undefined. A record of

@@ -115,7 +115,7 @@ Outcome SizesFirstLane::decode_messages() {
     status = communicator().device->decode(job, stream);
   }
   if (status == Status::ok) {
-    status = communicator().staging->end(stream);
+    status = communicator().chain->end(stream);
   }
   if (status == Status::ok) {
     count_call(current());

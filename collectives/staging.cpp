@@ -87,9 +87,6 @@ Status Staging::reserve() {
     }
   }
   if (with_overflow_) {
-    if (const Status status = OverflowPort::create(device_, &overflow_); status != Status::ok) {
-      return status;
-    }
     for (codec::Stream* stream : {&side_.encode, &side_.decode}) {
       if (const Status status = device_.create_stream(stream); status != Status::ok) {
         return status;
@@ -97,11 +94,6 @@ Status Staging::reserve() {
     }
   }
   limit(bytes_, rank_count_);
-  for (codec::Event* event : {&handover_, &last_use_, &captured_use_}) {
-    if (const Status status = device_.create_event(event); status != Status::ok) {
-      return status;
-    }
-  }
   return Status::ok;
 }
 
@@ -121,11 +113,6 @@ Staging::~Staging() {
       device_.destroy_event(half.done);
     }
   }
-  for (codec::Event event : {handover_, last_use_, captured_use_}) {
-    if (event != nullptr) {
-      device_.destroy_event(event);
-    }
-  }
   for (codec::Stream stream : {side_.encode, side_.decode}) {
     if (stream != nullptr) {
       device_.destroy_stream(stream);
@@ -140,37 +127,6 @@ Staging::~Staging() {
   if (memory_ != nullptr) {
     device_.release(memory_);
   }
-}
-
-Status Staging::begin(codec::Stream stream, std::uint64_t capture) {
-  if (capture != 0) {
-    return capture == capture_ ? device_.wait(captured_use_, stream) : device_.wait_external(last_use_, stream);
-  }
-  return used_ ? device_.wait(last_use_, stream) : Status::ok;
-}
-
-Status Staging::end(codec::Stream stream, std::uint64_t capture) {
-  used_ = true;
-  if (capture == 0) {
-    return device_.record(last_use_, stream);
-  }
-  // Records of one event in one graph count in their order, which captured_use_ makes that of the calls.
-  const Status status = device_.record(captured_use_, stream);
-  if (status != Status::ok) {
-    return status;
-  }
-  capture_ = capture;
-  return device_.record_external(last_use_, stream);
-}
-
-Status Staging::order(codec::Stream first, codec::Stream then) {
-  const Status status = device_.record(handover_, first);
-  return status == Status::ok ? device_.wait(handover_, then) : status;
-}
-
-Status Staging::idle(bool* done) {
-  *done = !used_;
-  return used_ ? device_.query(last_use_, done) : Status::ok;
 }
 
 }  // namespace zipccl::collectives

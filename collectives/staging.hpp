@@ -11,7 +11,6 @@
 
 #include "codec/device.hpp"
 #include "codec/format.hpp"
-#include "collectives/overflow_port.hpp"
 
 namespace zipccl::collectives {
 
@@ -35,8 +34,9 @@ class Staging {
   static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
                                     std::uint32_t pool_fraction);
 
-  // Reserves the memory, for up to `rank_count` ranks, with `with_overflow` an overflow port and side streams too.
-  // out_of_memory if there is too little.
+  // Reserves the memory, for up to `rank_count` ranks. `with_overflow`: for exchange mode static, in which overflow
+  // leaves through an overflow port, so that it takes no slot, and chunks overlap on side streams. out_of_memory if
+  // there is too little.
   static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                        std::unique_ptr<Staging>* staging);
   ~Staging();  // the caller has made sure that nothing enqueued uses it any more
@@ -51,8 +51,7 @@ class Staging {
     codec::MessageHeader* headers = nullptr;     // as many, mapped
     codec::Event done = nullptr;  // mode exact: after the chunk's first decode pass; static: the half is free again
   };
-  // Streams beside the callers', on which chunks of one call overlap; idle between calls. Null without an overflow
-  // port.
+  // Streams beside the callers', on which chunks of one call overlap; idle between calls. Mode static only.
   struct SideStreams {
     codec::Stream encode = nullptr;
     codec::Stream decode = nullptr;
@@ -63,18 +62,7 @@ class Staging {
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }
-  OverflowPort* overflow() const { return overflow_.get(); }  // null without one
   const SideStreams& side() const { return side_; }
-
-  // Orders a call behind the communicator's previous one, whatever streams they use. Every end() needs a begin() on its
-  // stream after the latest end(), or the chain loses that one's work. `capture` is Device::capture of the stream: each
-  // launch of a graph then takes its place in the chain as a call does.
-  Status begin(codec::Stream stream, std::uint64_t capture = 0);
-  Status end(codec::Stream stream, std::uint64_t capture = 0);
-  // What is enqueued on `then` from now on waits for what `first` has now.
-  Status order(codec::Stream first, codec::Stream then);
-  // Whether everything up to the last end() is done. Never blocks.
-  Status idle(bool* done);
 
  private:
   Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow);
@@ -89,13 +77,7 @@ class Staging {
   std::byte* scratch_ = nullptr;
   std::byte* mapped_ = nullptr;  // summaries and headers of both halves
   std::array<Half, 2> halves_{};
-  std::unique_ptr<OverflowPort> overflow_;
   SideStreams side_;
-  codec::Event handover_ = nullptr;  // for order(): waited for at once, so one is enough
-  codec::Event last_use_ = nullptr;
-  bool used_ = false;
-  codec::Event captured_use_ = nullptr;  // the last use within the latest capture
-  std::uint64_t capture_ = 0;            // that capture
 };
 
 }  // namespace zipccl::collectives

@@ -17,7 +17,7 @@ bool StaticLane::overlaps() const {
 }
 
 Outcome StaticLane::encode_next() {
-  if (const Status fault = communicator().staging->overflow()->status(); fault != Status::ok) {
+  if (const Status fault = communicator().port->status(); fault != Status::ok) {
     return Outcome::of(fault);
   }
   begin_next();
@@ -43,18 +43,19 @@ Status StaticLane::enqueue_encode() {
   if (beside && chunks_ > 2) {
     status = device.wait(half_of(current()).done, stream);
   } else if (!beside && starts_run_) {
-    status = staging.begin(stream, current().call->capture);
+    status = communicator().chain->begin(stream, current().call->capture);
   }
   if (status != Status::ok) {
     return status;
   }
   codec::EncodeJob job = numbered(encode_job(current()));
-  staging.overflow()->attach(current().half % 2, &job);
+  communicator().port->attach(current().half % 2, &job);
   if (status = device.encode(job, stream); status != Status::ok || !overlapping_) {
     return status;
   }
   side_used_ = true;
-  return beside ? staging.order(stream, stream_) : staging.order(stream, staging.side().encode);
+  return beside ? communicator().chain->order(stream, stream_)
+                : communicator().chain->order(stream, staging.side().encode);
 }
 
 // The decode stream has waited for the call's begin, or for a later point, once any chunk has been decoded on it.
@@ -72,7 +73,7 @@ Status StaticLane::enqueue_copy() {
   if (!overlapping_ && communicator().agreement.overlap && call.capture == 0 &&
       call.count * value_bytes >= side_copy_bytes) {
     side_used_ = true;
-    const Status status = staging.order(stream_, side);
+    const Status status = communicator().chain->order(stream_, side);
     return status == Status::ok ? copy_own(call, side) : status;
   }
   return copy_own(call, overlapping_ ? side : stream_);
@@ -90,7 +91,7 @@ Outcome StaticLane::decode_next() {
 Status StaticLane::decode_beside() {
   Staging& staging = *communicator().staging;
   const codec::Stream stream = staging.side().decode;
-  Status status = staging.order(stream_, stream);
+  Status status = communicator().chain->order(stream_, stream);
   if (status == Status::ok && to_copy_ != nullptr) {
     status = copy_own(*std::exchange(to_copy_, nullptr), stream);
   }
@@ -110,7 +111,7 @@ Status StaticLane::decode_on_caller() {
     status = rejoin();
   }
   const bool ends_run = !has_next() || next_stream() != stream_;
-  return status == Status::ok && ends_run ? communicator().staging->end(stream_, current().call->capture) : status;
+  return status == Status::ok && ends_run ? communicator().chain->end(stream_, current().call->capture) : status;
 }
 
 Status StaticLane::decode_and_patch(codec::Stream stream) {
@@ -119,7 +120,7 @@ Status StaticLane::decode_and_patch(codec::Stream stream) {
   if (const Status status = device.decode(job, stream); status != Status::ok) {
     return status;
   }
-  const OverflowPort& port = *communicator().staging->overflow();
+  const OverflowPort& port = *communicator().port;
   codec::PatchJob patch = port.patch_job(current().half % 2, job);
   patch.advance = has_next() ? nullptr : port.sequence_counter();
   return device.patch(patch, stream);
@@ -127,14 +128,14 @@ Status StaticLane::decode_and_patch(codec::Stream stream) {
 
 // The caller's stream has waited for every encode already, unless something failed in between.
 Status StaticLane::rejoin() {
-  const Status status = communicator().staging->order(communicator().staging->side().decode, stream_);
+  const Status status = communicator().chain->order(communicator().staging->side().decode, stream_);
   side_used_ = status != Status::ok;
   return status;
 }
 
 void StaticLane::abandon() {
   if (side_used_) {
-    static_cast<void>(communicator().staging->order(communicator().staging->side().encode, stream_));
+    static_cast<void>(communicator().chain->order(communicator().staging->side().encode, stream_));
     static_cast<void>(rejoin());
   }
   GatherChunks::abandon();
@@ -144,7 +145,7 @@ Outcome static_all_gather(std::span<const AllGatherCall> calls) {
   for (const AllGatherCall& call : calls) {
     if (call.capture != 0) {
       call.communicator->captured.store(true);
-      call.communicator->staging->overflow()->set_captured();
+      call.communicator->port->set_captured();
     }
   }
   return run_lanes(make_lanes<StaticLane>(calls),

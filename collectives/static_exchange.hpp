@@ -38,7 +38,7 @@ class StaticLane : public GatherChunks {
   template <typename Job>
   Job numbered(Job job) const {
     job.sequence = 0;
-    job.sequence_counter = communicator().staging->overflow()->sequence_counter();
+    job.sequence_counter = communicator().port->sequence_counter();
     job.chunk = static_cast<std::uint32_t>(chunks_ - 1);
     return job;
   }

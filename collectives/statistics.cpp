@@ -21,6 +21,8 @@ const char* to_string(Route route) {
       return "registered";
     case Route::captured:
       return "captured";
+    case Route::link:
+      return "link";
     case Route::closed:
       return "closed";
     case Route::native:
@@ -33,6 +35,12 @@ const char* to_string(Collective collective) {
   switch (collective) {
     case Collective::all_gather:
       return "all_gather";
+    case Collective::all_to_all:
+      return "all_to_all";
+    case Collective::send:
+      return "send";
+    case Collective::receive:
+      return "receive";
   }
   return "unknown";
 }

@@ -18,13 +18,14 @@ enum class Route : std::uint8_t {
   registered,   // a buffer that is registered with NCCL
   captured,     // the stream is being captured into a CUDA graph (exchange modes in which the host waits)
   closed,       // the communicator lost its agreement (an error, a revoke)
-  native        // the ranks have not agreed to compress this class of calls, or not any more
+  native,       // the ranks have not agreed to compress this class of calls, or not any more
+  link          // a peer over a link on which compression does not pay
 };
-inline constexpr std::size_t route_count = 9;
+inline constexpr std::size_t route_count = 10;
 const char* to_string(Route route);
 
-enum class Collective : std::uint8_t { all_gather };
-inline constexpr std::size_t collective_count = 1;
+enum class Collective : std::uint8_t { all_gather, all_to_all, send, receive };
+inline constexpr std::size_t collective_count = 4;
 const char* to_string(Collective collective);
 
 using Counter = std::atomic<std::uint64_t>;

@@ -10,8 +10,8 @@ namespace zipccl::interpose {
 ncclResult_t all_gather(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm,
                         cudaStream_t stream);
 
-// For groups, which record eligible calls. begin() decides about one and may wait at a fence; run_compressed() issues
-// those that go compressed, outside any real group. Both log what went wrong.
-extern const AllGatherFunctions all_gather_functions;
+// As EligibleCalls says.
+ncclResult_t begin_all_gather(EligibleAllGather* call, bool* compressed);
+ncclResult_t run_all_gathers(std::span<const EligibleAllGather> calls);
 
 }  // namespace zipccl::interpose

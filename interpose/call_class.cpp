@@ -11,22 +11,27 @@ namespace {
 using switcher::FenceSetting;
 
 constexpr std::size_t kept_switches = 32;
+constexpr const char* others_decide = "another rank's values do not compress well enough";
+constexpr const char* sender_decides = "the sender's values have not shown that it pays";
 
 }  // namespace
 
 CallClass::CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
-                     const FenceSetting& initial, std::uint32_t least_room, bool unchanging)
+                     const FenceSetting& initial, std::uint32_t least_room, bool unchanging, Part part)
     : comm_(state),
       gate_(gate),
       name_(name),
       owner_(owner),
       unchanging_(unchanging),
+      part_(part),
+      initially_compressed_(initial.compressed),
+      least_room_(least_room),
       current_(initial),
       promotion_(least_room, initial.compressed, state.communicator.rank_count),
       staging_bytes_(initial.staging_bytes) {
   shown_.ever_compressed = initial.compressed;
   shown_.staging_bytes = initial.staging_bytes;
-  shown_.reason = promotion_.reason();
+  shown_.reason = part == Part::receives ? sender_decides : promotion_.reason();
 }
 
 // Nothing can change before all have wished.
@@ -50,10 +55,22 @@ Status CallClass::begin(const Call& call, bool* compressed) {
     captured_ = true;
     gate_.keep();  // a graph goes on as it was captured; eager calls beside it do likewise
   }
+  if (compares() && !history_complete_) {
+    remember(call.form, number);
+  }
   if (!captured_ && !call.capturing && call.eligible && !unchanging_) {
     setting.compressed ? review(number) : consider(call, number);
   }
   return Status::ok;
+}
+
+// FNV-1a over the calls' forms.
+void CallClass::remember(std::uint64_t form, std::uint64_t number) {
+  history_ = (history_ ^ form) * 0x100000001b3u + number;
+  history_complete_ = number + 1 >= compared_calls;
+  if (history_complete_ && wish_waits_) {
+    wish();
+  }
 }
 
 void CallClass::switch_to(const FenceSetting& setting, std::uint64_t call) {
@@ -65,18 +82,16 @@ void CallClass::switch_to(const FenceSetting& setting, std::uint64_t call) {
   promotion_.switched(setting.compressed ? Wish{pool_bytes} : Wish{}, owner_->enqueued_chunks());
   const collectives::Communicator& communicator = comm_.communicator;
   const log::DeviceScope device(communicator.device->ordinal());
+  const auto number = static_cast<unsigned long long>(call);
   if (setting.compressed) {
     log::write(LogLevel::info,
                "communicator %s, rank %d of %d: %s are compressed from call %llu on, room for outliers %u bytes in "
-               "1,024 values, staging %llu KiB",
-               comm_.name.c_str(), communicator.rank, communicator.rank_count, name_,
-               static_cast<unsigned long long>(call), pool_bytes,
-               static_cast<unsigned long long>(setting.staging_bytes >> 10));
+               "1,024 values",
+               comm_.name.c_str(), communicator.rank, communicator.rank_count, name_, number, pool_bytes);
   } else {
     log::write(LogLevel::info, "communicator %s, rank %d of %d: %s are native from call %llu on: %s",
-               comm_.name.c_str(), communicator.rank, communicator.rank_count, name_,
-               static_cast<unsigned long long>(call),
-               promotion_.ready() ? "another rank's values do not compress well enough" : promotion_.reason());
+               comm_.name.c_str(), communicator.rank, communicator.rank_count, name_, number,
+               part_ == Part::receives || promotion_.ready() ? others_decide : promotion_.reason());
   }
   const std::lock_guard lock(mutex_);
   if (setting.compressed) {
@@ -91,6 +106,10 @@ void CallClass::switch_to(const FenceSetting& setting, std::uint64_t call) {
 
 // Of a native call.
 void CallClass::consider(const Call& call, std::uint64_t number) {
+  if (part_ == Part::receives) {
+    agree(number);
+    return;
+  }
   if (call.send == nullptr || unobservable_) {
     return;
   }
@@ -115,8 +134,22 @@ void CallClass::consider(const Call& call, std::uint64_t number) {
   static_cast<void>(observer_->look(call.send, call.count, call.stream));
 }
 
+// A receiver knows nothing of the values before they have come: it is ready for what the sender wants.
+void CallClass::agree(std::uint64_t number) {
+  if (agreed_ || !history_complete_) {
+    return;
+  }
+  agreed_ = true;
+  if (reserve(number)) {
+    gate_.wish({true, pool_fraction_of(least_room_), staging_bytes_, history_});
+  }
+}
+
 // Of a compressed call.
 void CallClass::review(std::uint64_t number) {
+  if (part_ == Part::receives) {
+    return;
+  }
   if (promotion_.used(owner_->usage(), number)) {
     wish();
   }
@@ -137,7 +170,11 @@ bool CallClass::reserve(std::uint64_t number) {
 
 void CallClass::wish() {
   const Wish& own = promotion_.wish();
-  gate_.wish(own.pool_bytes ? FenceSetting{true, pool_fraction_of(*own.pool_bytes), staging_bytes_} : FenceSetting{});
+  wish_waits_ = compares() && !history_complete_;
+  if (!wish_waits_) {
+    gate_.wish(own.pool_bytes ? FenceSetting{true, pool_fraction_of(*own.pool_bytes), staging_bytes_, history_}
+                              : FenceSetting{});
+  }
   const std::lock_guard lock(mutex_);
   shown_.reason = memory_reason_.empty() ? promotion_.reason() : memory_reason_;
   if (!shown_.ever_compressed) {

@@ -33,11 +33,17 @@ class CallClass {
     ~Owner() = default;
   };
 
+  // What a rank does in its class's calls. Ranks of a collective do the same. Of a pair one sends, and looks at what it
+  // sends; the other one agrees to what that wants. Both compare their first calls before: nothing else can show that
+  // the two ends of a transfer name different types, which NCCL allows.
+  enum class Part : std::uint8_t { same, sends, receives };
+  static constexpr std::uint64_t compared_calls = 8;
+
   // `name` is static, as in "all-gathers". `initial` as for the gate; the least room that a user wants is
   // `least_room` bytes for every 1,024 values. An `unchanging` class stays as it is, on all ranks. The first three and
   // the owner must outlive the object.
   CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
-            const switcher::FenceSetting& initial, std::uint32_t least_room, bool unchanging);
+            const switcher::FenceSetting& initial, std::uint32_t least_room, bool unchanging, Part part = Part::same);
 
   void start();  // once, when the gate's messages can be sent, before the first call
 
@@ -47,12 +53,14 @@ class CallClass {
     codec::Stream stream = nullptr;
     bool capturing = false;  // into a CUDA graph
     bool eligible = true;    // could be compressed; else it only counts
+    std::uint64_t form = 0;  // what both ends of a pair must agree on: type and bytes
   };
   // Begins the class's next call; its participants begin the same calls in the same order, and whether one goes
   // compressed is the same on all of them. Waits at a fence (rule R4). Not ok: aborted, or connection_lost at a fence
   // that cannot be decided; the call must then fail.
   Status begin(const Call& call, bool* compressed);
 
+  std::uint32_t pool_fraction() const { return current_.pool_fraction; }  // of the latest call; by the calling thread
   bool idle() const;  // no look is under way; by the calling thread, or when there is none
 
   struct Switch {
@@ -74,20 +82,30 @@ class CallClass {
   void consider(const Call& call, std::uint64_t number);
   void review(std::uint64_t number);
   bool reserve(std::uint64_t number);
+  void remember(std::uint64_t form, std::uint64_t number);
+  void agree(std::uint64_t number);
   void wish();
+  bool compares() const { return part_ != Part::same && !initially_compressed_; }
 
   const CommState& comm_;
   switcher::FenceGate& gate_;
   const char* const name_;
   Owner* const owner_;
   const bool unchanging_;
+  const Part part_;
+  const bool initially_compressed_;
+  const std::uint32_t least_room_;
 
   // The calling thread's.
   switcher::FenceSetting current_;
   Promotion promotion_;
   std::unique_ptr<Observer> observer_;
-  bool unobservable_ = false;        // no memory for an observer
-  bool captured_ = false;            // a compressed call
+  bool unobservable_ = false;  // no memory for an observer
+  bool captured_ = false;      // a compressed call
+  bool history_complete_ = false;
+  bool wish_waits_ = false;  // for the history
+  bool agreed_ = false;      // a receiver's wish is made
+  std::uint64_t history_ = 0;
   std::uint64_t staging_bytes_ = 0;  // this rank's
   std::string memory_reason_;
 

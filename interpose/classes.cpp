@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "codec/host_exchange.hpp"
 #include "interpose/comm_table.hpp"
 #include "interpose/config.hpp"
 #include "interpose/staging_pool.hpp"
@@ -42,12 +41,14 @@ Classes::Classes(CommState& state, switcher::Rendezvous& rendezvous)
           state,
           fences_.gate(all_gather_class, all_ranks(state.communicator.rank_count), initial_setting(state.communicator)),
           "all-gathers", this, initial_setting(state.communicator),
-          pool_bytes_of(state.communicator.agreement.pool_fraction), configuration().settings.start == Start::always) {}
+          pool_bytes_of(state.communicator.agreement.pool_fraction), configuration().settings.start == Start::always),
+      transfers_(state, rendezvous, fences_) {}
 
 Status Classes::start() {
   const Status status = fences_.start();
   if (status == Status::ok) {
     all_gather_.start();
+    transfers_.start();
   }
   return status;
 }
@@ -66,12 +67,12 @@ std::uint64_t Classes::reserve(std::string* why) {
   if (pool.reserve(*communicator.device, wanted, communicator.rank_count, with_overflow, &staging, why) != Status::ok) {
     return 0;
   }
-  communicator.staging = std::move(staging);
-  if (const Status status = with_overflow ? state_.open_overflow(rendezvous_) : Status::ok; status != Status::ok) {
-    *why = std::string("the helper thread cannot look after its overflow: ") + describe(status);
-    pool.release(*communicator.device, std::move(communicator.staging));
+  if (const Status status = state_.open_exchange(rendezvous_); status != Status::ok) {
+    *why = std::string("no memory or no helper thread for its overflow: ") + describe(status);
+    pool.release(*communicator.device, std::move(staging));
     return 0;
   }
+  communicator.staging = std::move(staging);
   return communicator.staging->bytes();
 }
 
@@ -86,23 +87,8 @@ void Classes::apply(const FenceSetting& setting) {
   communicator.agreement.pool_fraction = setting.pool_fraction;
 }
 
-Usage Classes::usage() const {
-  const OverflowLink* overflow = state_.overflow();
-  if (overflow == nullptr) {
-    return {};  // exchange mode exact, in which the user compares
-  }
-  const codec::ExchangeCounters& counters = overflow->port().counters();
-  Usage usage;
-  usage.chunks = codec::load_acquire(counters.finished);
-  usage.values = counters.values;
-  usage.overflow_messages = counters.overflow_messages;
-  usage.overflow_bytes = counters.overflow_bytes + overflow->port().sent_bytes();
-  return usage;
-}
+Usage Classes::usage() const { return state_.usage(); }
 
-std::uint64_t Classes::enqueued_chunks() const {
-  const OverflowLink* overflow = state_.overflow();
-  return overflow != nullptr ? overflow->port().enqueued() : 0;
-}
+std::uint64_t Classes::enqueued_chunks() const { return state_.enqueued_chunks(); }
 
 }  // namespace zipccl::interpose

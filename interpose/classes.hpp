@@ -9,6 +9,7 @@
 #include <string>
 
 #include "interpose/call_class.hpp"
+#include "interpose/transfer_classes.hpp"
 #include "switcher/fences.hpp"
 
 namespace zipccl::interpose {
@@ -26,9 +27,11 @@ class Classes final : private CallClass::Owner {
   // its settings.
   CallClass& all_gather() { return all_gather_; }
   const CallClass& all_gather() const { return all_gather_; }
+  TransferClasses& transfers() { return transfers_; }
+  const TransferClasses& transfers() const { return transfers_; }
 
   void abort() { fences_.abort(); }  // from any thread: a call that waits at a fence ends
-  bool idle() const { return all_gather_.idle(); }
+  bool idle() const { return all_gather_.idle() && transfers_.idle(); }
 
  private:
   std::uint64_t reserve(std::string* why) override;
@@ -41,6 +44,7 @@ class Classes final : private CallClass::Owner {
   bool staging_agreed_;
   switcher::Fences fences_;
   CallClass all_gather_;
+  TransferClasses transfers_;
 };
 
 }  // namespace zipccl::interpose

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "codec/host_exchange.hpp"
+
 namespace zipccl::interpose {
 
 void RegisteredRanges::add(const void* handle, const void* begin, std::size_t size) {
@@ -32,10 +34,27 @@ bool RegisteredRanges::overlaps(const void* begin, std::size_t size) const {
                      [&](const Range& range) { return address < range.end && range.begin < address + size; });
 }
 
-Status CommState::open_overflow(switcher::Rendezvous& rendezvous) {
-  if (const Status status = OverflowLink::open(rendezvous, *channel, *communicator.staging->overflow(),
-                                               static_cast<std::uint32_t>(communicator.rank),
-                                               static_cast<std::uint32_t>(communicator.rank_count), &own_overflow_);
+Status CommState::reserve_exchange() {
+  Status status = Status::ok;
+  if (communicator.chain == nullptr) {
+    status = collectives::CallChain::create(*communicator.device, &communicator.chain);
+  }
+  if (status == Status::ok && communicator.port == nullptr) {
+    status = collectives::OverflowPort::create(*communicator.device, &communicator.port);
+  }
+  return status;
+}
+
+Status CommState::open_exchange(switcher::Rendezvous& rendezvous) {
+  if (own_overflow_ != nullptr) {
+    return Status::ok;
+  }
+  if (const Status status = reserve_exchange(); status != Status::ok) {
+    return status;
+  }
+  if (const Status status =
+          OverflowLink::open(rendezvous, *channel, *communicator.port, static_cast<std::uint32_t>(communicator.rank),
+                             static_cast<std::uint32_t>(communicator.rank_count), &own_overflow_);
       status != Status::ok) {
     return status;
   }
@@ -46,14 +65,36 @@ Status CommState::open_overflow(switcher::Rendezvous& rendezvous) {
   return Status::ok;
 }
 
-void CommState::close_overflow() {
+void CommState::close_exchange() {
   overflow_.store(nullptr);
   own_overflow_.reset();
+  communicator.transfers.reset();
+  communicator.port.reset();
+  communicator.chain.reset();
 }
 
 Status CommState::idle(bool* done) {
   *done = classes == nullptr || classes->idle();
-  return *done && communicator.staging != nullptr ? communicator.staging->idle(done) : Status::ok;
+  return *done && communicator.chain != nullptr ? communicator.chain->idle(done) : Status::ok;
+}
+
+Usage CommState::usage() const {
+  const OverflowLink* link = overflow();
+  if (link == nullptr) {
+    return {};
+  }
+  const codec::ExchangeCounters& counters = link->port().counters();
+  Usage usage;
+  usage.chunks = codec::load_acquire(counters.finished);
+  usage.values = counters.values;
+  usage.overflow_messages = counters.overflow_messages;
+  usage.overflow_bytes = counters.overflow_bytes + link->port().sent_bytes();
+  return usage;
+}
+
+std::uint64_t CommState::enqueued_chunks() const {
+  const OverflowLink* link = overflow();
+  return link != nullptr ? link->port().enqueued() : 0;
 }
 
 CommPointer CommTable::insert(ncclComm_t handle, CommPointer state) {

@@ -56,18 +56,24 @@ struct CommState {
   std::unique_ptr<switcher::Channel> channel;
   std::unique_ptr<Classes> classes;
 
-  // Exchange mode static, from the reservation of staging on; else null. From any thread.
+  // From open_exchange() on; else null. From any thread.
   OverflowLink* overflow() const { return overflow_.load(std::memory_order_acquire); }
-  // Once, by the calling thread, which has set the staging. Errors are those of Rendezvous::add.
-  Status open_overflow(switcher::Rendezvous& rendezvous);
-  void close_overflow();  // nobody else uses the state any more
-  // As Staging::idle(), with all else that runs on the device. When no thread makes calls.
+  // What all compressed calls share: the communicator's chain and port, unless they exist. out_of_memory, device_error.
+  Status reserve_exchange();
+  // The same, and the port's link with the other ranks, which have been connected. By the calling thread; also the
+  // errors of Rendezvous::add.
+  Status open_exchange(switcher::Rendezvous& rendezvous);
+  // What compressed calls have cost so far, and how many chunks there are, finished or not.
+  Usage usage() const;
+  std::uint64_t enqueued_chunks() const;
+  void close_exchange();  // frees them and staging for transfers; nobody else uses the state any more
+  // As CallChain::idle(), with all else that runs on the device. When no thread makes calls.
   Status idle(bool* done);
 
   bool active() const { return compressed && !communicator.aborted.load(std::memory_order_relaxed); }
 
  private:
-  std::unique_ptr<OverflowLink> own_overflow_;  // destroyed before channel and staging
+  std::unique_ptr<OverflowLink> own_overflow_;  // destroyed before channel and port
   std::atomic<OverflowLink*> overflow_ = nullptr;
 };
 using CommPointer = std::shared_ptr<CommState>;

@@ -32,6 +32,12 @@ std::optional<std::uint64_t> automatic_min(switcher::LinkClass slowest_link) {
   return std::nullopt;
 }
 
+constexpr std::array<std::pair<std::string_view, bool CollectiveList::Value::*>, 3> collective_names = {{
+    {"allgather", &CollectiveList::Value::all_gather},
+    {"alltoall", &CollectiveList::Value::all_to_all},
+    {"p2p", &CollectiveList::Value::point_to_point},
+}};
+
 constexpr std::string_view prefix = "ZIPCCL";
 
 // In any case, as NCCL takes its words.
@@ -129,15 +135,27 @@ std::optional<CollectiveList::Value> CollectiveList::parse(std::string_view text
   }
   while (true) {
     const std::size_t comma = text.find(',');
-    if (text.substr(0, comma) != "allgather") {
+    const auto named = std::find_if(collective_names.begin(), collective_names.end(),
+                                    [&](const auto& entry) { return entry.first == text.substr(0, comma); });
+    if (named == collective_names.end()) {
       return std::nullopt;
     }
-    value.all_gather = true;
+    value.*named->second = true;
     if (comma == std::string_view::npos) {
       return value;
     }
     text.remove_prefix(comma + 1);
   }
+}
+
+std::string CollectiveList::Value::text() const {
+  std::string list;
+  for (const auto& [name, member] : collective_names) {
+    if (this->*member) {
+      list += (list.empty() ? "" : ",") + std::string(name);
+    }
+  }
+  return list.empty() ? "none" : list;
 }
 
 std::optional<BytesOrAuto::Value> BytesOrAuto::parse(std::string_view text) {
@@ -180,6 +198,11 @@ std::optional<std::uint64_t> Mebibytes::parse(std::string_view text) {
   return number ? std::optional(*number << 20) : std::nullopt;
 }
 
+std::optional<std::uint64_t> MebibytesOrNone::parse(std::string_view text) {
+  const auto number = parse_number(text, 0, 65536);
+  return number ? std::optional(*number << 20) : std::nullopt;
+}
+
 std::optional<std::string> Text::parse(std::string_view text) { return std::string(text); }
 
 std::optional<LogLevel> Level::parse(std::string_view text) {
@@ -190,7 +213,7 @@ std::optional<LogLevel> Level::parse(std::string_view text) {
 }
 
 std::vector<std::string> Configuration::route_settings() const {
-  return {std::string("ZIPCCL_COLLECTIVES=") + (settings.collectives.all_gather ? "allgather" : "none"),
+  return {"ZIPCCL_COLLECTIVES=" + settings.collectives.text(),
           "ZIPCCL_MIN_BYTES=" + (settings.min_bytes ? std::to_string(*settings.min_bytes) : "auto"),
           std::string("ZIPCCL_EXCHANGE=") + to_string(settings.exchange),
           std::string("ZIPCCL_START=") + to_string(settings.start),
@@ -205,8 +228,18 @@ collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, swi
   agreed.staging_bytes = staging_bytes;
   const std::optional<std::uint64_t> min_bytes = settings.min_bytes ? settings.min_bytes : automatic_min(slowest_link);
   agreed.all_gather = settings.collectives.all_gather && min_bytes.has_value();
+  agreed.all_to_all = settings.collectives.all_to_all && min_bytes.has_value();
+  agreed.point_to_point = settings.collectives.point_to_point && min_bytes.has_value();
   agreed.min_bytes = min_bytes.value_or(0);
   return agreed;
+}
+
+std::uint64_t Configuration::link_min_bytes(switcher::LinkClass link) const {
+  if (settings.min_bytes) {
+    return *settings.min_bytes;
+  }
+  const std::optional<std::uint64_t> output = automatic_min(link);
+  return output ? *output / 2 : collectives::never;  // between two ranks half of an all-gather's output is one message
 }
 
 Configuration parse_configuration(const Environment& environment) {

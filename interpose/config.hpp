@@ -29,7 +29,10 @@ struct Flag {  // 0, 1
 struct CollectiveList {
   struct Value {
     bool all_gather = false;
-    bool any() const { return all_gather; }
+    bool all_to_all = false;
+    bool point_to_point = false;
+    bool any() const { return all_gather || all_to_all || point_to_point; }
+    std::string text() const;  // canonical
   };
   static std::optional<Value> parse(std::string_view text);
 };
@@ -57,6 +60,10 @@ struct PoolBytes {
   static std::optional<Value> parse(std::string_view text);
 };
 struct Mebibytes {
+  using Value = std::uint64_t;  // bytes
+  static std::optional<Value> parse(std::string_view text);
+};
+struct MebibytesOrNone {
   using Value = std::uint64_t;  // bytes
   static std::optional<Value> parse(std::string_view text);
 };
@@ -92,8 +99,10 @@ struct Configuration {
   // All settings that decide routes, as NAME=value in canonical form: equal ones mean equal decisions (rule R2).
   std::vector<std::string> route_settings() const;
   // What the settings mean where all ranks have `staging_bytes` and the slowest link among them is `slowest_link`.
-  // Without all_gather if nothing pays there.
+  // Without any collective if nothing pays there.
   collectives::Agreement agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link) const;
+  // The smallest message over a link that is compressed, in bytes of values; collectives::never if none pays there.
+  std::uint64_t link_min_bytes(switcher::LinkClass link) const;
 };
 
 // Pure. An empty value counts as unset.

@@ -146,19 +146,38 @@ void Creation::prepare(Memory memory) {
   } else if (nonblocking_ || memory == Memory::none) {
     // It stays native whatever this rank can do, or has no calls.
   } else if (own.settings.start != Start::fenced) {
-    std::unique_ptr<collectives::Staging>& staging = state_->communicator.staging;
-    if (StagingPool::instance().reserve(*device_, own.settings.staging_bytes, way_.ranks, with_overflow(), &staging,
-                                        &why) == Status::ok) {
-      staging_bytes_ = staging->bytes();
-    } else {
-      refusal_ = why;
-    }
+    reserve();
   } else {
     staging_bytes_ = std::min(own.settings.staging_bytes, StagingPool::cap(*device_));
-    if (collectives::Staging::slot_bytes(staging_bytes_, way_.ranks.least, with_overflow()) == 0) {
+    if (own.settings.collectives.all_gather &&
+        collectives::Staging::slot_bytes(staging_bytes_, way_.ranks.least, with_overflow()) == 0) {
       refusal_ = std::to_string(staging_bytes_ >> 20) + " MiB of staging are too little for " +
                  std::to_string(way_.ranks.least) + " ranks; raise ZIPCCL_STAGING_MB";
     }
+  }
+}
+
+// All that compressed calls may need, now.
+void Creation::reserve() {
+  const Settings& own = configuration().settings;
+  collectives::Communicator& communicator = state_->communicator;
+  communicator.device = device_;
+  staging_bytes_ = own.staging_bytes;
+  std::string why;
+  if (own.collectives.all_gather) {
+    if (StagingPool::instance().reserve(*device_, own.staging_bytes, way_.ranks, with_overflow(), &communicator.staging,
+                                        &why) != Status::ok) {
+      refusal_ = why;
+      return;
+    }
+    staging_bytes_ = communicator.staging->bytes();
+  }
+  Status status = state_->reserve_exchange();
+  if (status == Status::ok && (own.collectives.all_to_all || own.collectives.point_to_point)) {
+    status = collectives::TransferStaging::create(*device_, own.transfer_bytes, &communicator.transfers);
+  }
+  if (status != Status::ok) {
+    refusal_ = std::string("no memory for compressed calls: ") + describe(status);
   }
 }
 
@@ -247,7 +266,7 @@ ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
     session_.reset();
   }
   const collectives::Communicator& communicator = state_->communicator;
-  if (state_->compressed && communicator.staging == nullptr) {
+  if (state_->compressed && communicator.chain == nullptr) {
     log::write(LogLevel::info,
                "communicator %s, rank %d of %d: native until calls of at least %llu bytes have shown that compression "
                "pays",
@@ -259,6 +278,7 @@ ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
                static_cast<unsigned long long>(communicator.agreement.staging_bytes >> 20),
                static_cast<unsigned long long>(communicator.agreement.min_bytes));
   } else {
+    state_->close_exchange();
     free_staging();
     state_->reason = refusal_;
     log::write(wanted_ ? LogLevel::info : level_of(refusal_), "communicator %s, rank %d of %d stays native: %s",
@@ -282,6 +302,7 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
     refusal_ = verdict.reason;
     return ncclSuccess;
   }
+  const Configuration& own = configuration();
   const collectives::Communicator& communicator = state_->communicator;
   const switcher::Place place = session_->place();
   if (place.rank != static_cast<std::uint32_t>(communicator.rank) ||
@@ -293,31 +314,53 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
         state_->name.c_str(), communicator.rank, communicator.rank_count, place.rank, place.rank_count);
     return ncclInternalError;
   }
-  if (verdict.max_connections < free_connections && !configuration().settings.ignore_max_connections) {
-    refusal_ = "CUDA_DEVICE_MAX_CONNECTIONS is " + std::to_string(verdict.max_connections) +
-               " on some rank, so compressed all-gathers would hold back other work "
-               "(ZIPCCL_IGNORE_MAX_CONNECTIONS=1 compresses them all the same)";
-    return ncclSuccess;
-  }
-  collectives::Agreement agreement = configuration().agreement(verdict.staging_bytes, verdict.slowest_link);
+  collectives::Agreement agreement = own.agreement(verdict.staging_bytes, verdict.slowest_link);
   agreement.overlap = with_overflow() && verdict.max_connections >= free_connections;
-  if (!agreement.all_gather) {
+  if (!agreement.any()) {
     refusal_ = std::string("its slowest link is ") + switcher::to_string(verdict.slowest_link) +
                ", where compression does not pay yet (a size in ZIPCCL_MIN_BYTES compresses all the same)";
     wanted_ = true;
     return ncclSuccess;
   }
-  if (collectives::Staging::slot_bytes(agreement.staging_bytes, communicator.rank_count, with_overflow()) == 0) {
-    refusal_ = std::to_string(agreement.staging_bytes >> 20) + " MiB of staging on some rank are too little for " +
-               std::to_string(communicator.rank_count) + " ranks; raise ZIPCCL_STAGING_MB";
-    return ncclSuccess;
+  // Rule R5: dispatchers wait for all-to-alls and point to point anyway; all-gathers overlap with computation.
+  std::string no_all_gather;
+  if (verdict.max_connections < free_connections && !own.settings.ignore_max_connections) {
+    no_all_gather = "CUDA_DEVICE_MAX_CONNECTIONS is " + std::to_string(verdict.max_connections) +
+                    " on some rank, so compressed all-gathers would hold back other work "
+                    "(ZIPCCL_IGNORE_MAX_CONNECTIONS=1 compresses them all the same)";
+  } else if (collectives::Staging::slot_bytes(agreement.staging_bytes, communicator.rank_count, with_overflow()) == 0) {
+    no_all_gather = std::to_string(agreement.staging_bytes >> 20) + " MiB of staging on some rank are too little for " +
+                    std::to_string(communicator.rank_count) + " ranks; raise ZIPCCL_STAGING_MB";
   }
+  if (agreement.all_gather && !no_all_gather.empty()) {
+    agreement.all_gather = false;
+    if (!agreement.any()) {
+      refusal_ = no_all_gather;
+      return ncclSuccess;
+    }
+    log::write(level_of(no_all_gather), "communicator %s, rank %d: all-gathers stay native: %s", state_->name.c_str(),
+               communicator.rank, no_all_gather.c_str());
+  }
+  state_->communicator.link_min_bytes = link_sizes(verdict);
   return activate(comm, agreement);
+}
+
+// The smallest message to and from every rank that is compressed.
+std::vector<std::uint64_t> Creation::link_sizes(const switcher::Verdict& verdict) const {
+  const auto ranks = static_cast<std::size_t>(state_->communicator.rank_count);
+  const std::size_t row = static_cast<std::size_t>(state_->communicator.rank) * ranks;
+  std::vector<std::uint64_t> sizes(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    sizes[rank] = configuration().link_min_bytes(verdict.links[row + rank]);
+  }
+  return sizes;
 }
 
 ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& agreement) {
   collectives::Communicator& communicator = state_->communicator;
-  if (communicator.staging != nullptr) {
+  if (communicator.staging != nullptr && !agreement.all_gather) {
+    free_staging();
+  } else if (communicator.staging != nullptr) {
     communicator.staging->limit(agreement.staging_bytes, communicator.rank_count);
   }
   communicator.nccl = &RealNccl::get().table();
@@ -349,8 +392,8 @@ ncclResult_t Creation::connect() {
   state_->offspring.admit(session_->parent());
   state_->channel = std::move(channel);
   Status status = Status::ok;
-  if (communicator.staging != nullptr && with_overflow()) {
-    status = state_->open_overflow(rendezvous());
+  if (communicator.chain != nullptr) {
+    status = state_->open_exchange(rendezvous());
   }
   if (status == Status::ok) {
     state_->classes = std::make_unique<Classes>(*state_, rendezvous());
@@ -366,7 +409,7 @@ ncclResult_t Creation::connect() {
 
 ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {
   state_->classes.reset();
-  state_->close_overflow();
+  state_->close_exchange();
   free_staging();
   static_cast<void>(call_real<&NcclTable::ncclCommAbort>(*comm));
   *comm = nullptr;

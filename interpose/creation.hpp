@@ -53,8 +53,10 @@ class Creation {
 
  private:
   void prepare(Memory memory);  // device and, if calls are compressed from the first one on, staging, or a refusal
+  void reserve();
   switcher::Hello hello() const;
   ncclResult_t take_verdict(ncclComm_t comm);
+  std::vector<std::uint64_t> link_sizes(const switcher::Verdict& verdict) const;
   ncclResult_t activate(ncclComm_t comm, const collectives::Agreement& agreement);
   ncclResult_t connect();  // with the other ranks' processes, or a refusal on all ranks alike
   void free_staging();

@@ -5,12 +5,14 @@
 #include <new>
 
 #include "interpose/all_gather_call.hpp"
+#include "interpose/compressed_calls.hpp"
 #include "interpose/config.hpp"
 #include "interpose/group.hpp"
 #include "interpose/lifecycle.hpp"
 #include "interpose/log.hpp"
 #include "interpose/process.hpp"
 #include "interpose/real_nccl.hpp"
+#include "interpose/transfer_call.hpp"
 
 #define ZIPCCL_EXPORT extern "C" __attribute__((visibility("default")))
 #define ZIPCCL_CALLER __builtin_return_address(0)  // of the exported function: this must not move into a callee
@@ -67,6 +69,19 @@ ncclResult_t forward(const void* caller, Arguments... arguments) {
       return result;
     }
     return Group::add([=](const NcclTable& nccl) { return (nccl.*function)(arguments...); });
+  });
+}
+
+// Works on every NCCL, also where zipccl has no business otherwise: a job may have been built for one that has it.
+ncclResult_t intercept_all_to_all(const void* caller, const void* send, void* receive, std::size_t count,
+                                  ncclDataType_t dtype, ncclComm_t comm, cudaStream_t stream) {
+  return guarded([&] {
+    const RealNccl& real = RealNccl::get(caller);
+    if (!bypass(real, caller)) {
+      return all_to_all(send, receive, count, dtype, comm, stream);
+    }
+    const RealCall scope;
+    return all_to_all_natively(real.table(), send, receive, count, dtype, comm, stream);
   });
 }
 
@@ -156,12 +171,13 @@ ZIPCCL_EXPORT ncclResult_t ncclGroupStart() {
 
 ZIPCCL_EXPORT ncclResult_t ncclGroupEnd() {
   return intercept<&NcclTable::ncclGroupEnd>(ZIPCCL_CALLER,
-                                             [] { return Group::end(RealNccl::get().table(), all_gather_functions); });
+                                             [] { return Group::end(RealNccl::get().table(), eligible_calls()); });
 }
 
 ZIPCCL_EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
   return intercept<&NcclTable::ncclGroupSimulateEnd>(
-      ZIPCCL_CALLER, [](ncclSimInfo_t* own) { return Group::simulate_end(RealNccl::get().table(), own); }, info);
+      ZIPCCL_CALLER,
+      [](ncclSimInfo_t* own) { return Group::simulate_end(RealNccl::get().table(), eligible_calls(), own); }, info);
 }
 
 ZIPCCL_EXPORT ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t dtype,
@@ -196,7 +212,13 @@ ZIPCCL_EXPORT ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t 
 
 ZIPCCL_EXPORT ncclResult_t ncclAlltoAll(const void* send, void* receive, size_t count, ncclDataType_t dtype,
                                         ncclComm_t comm, cudaStream_t stream) {
-  return forward<&NcclTable::ncclAlltoAll>(ZIPCCL_CALLER, send, receive, count, dtype, comm, stream);
+  return intercept_all_to_all(ZIPCCL_CALLER, send, receive, count, dtype, comm, stream);
+}
+
+// The spelling of libraries that follow RCCL; NCCL has only the other.
+ZIPCCL_EXPORT ncclResult_t ncclAllToAll(const void* send, void* receive, size_t count, ncclDataType_t dtype,
+                                        ncclComm_t comm, cudaStream_t stream) {
+  return intercept_all_to_all(ZIPCCL_CALLER, send, receive, count, dtype, comm, stream);
 }
 
 ZIPCCL_EXPORT ncclResult_t ncclGather(const void* send, void* receive, size_t count, ncclDataType_t dtype, int root,
@@ -211,10 +233,12 @@ ZIPCCL_EXPORT ncclResult_t ncclScatter(const void* send, void* receive, size_t c
 
 ZIPCCL_EXPORT ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
                                     cudaStream_t stream) {
-  return forward<&NcclTable::ncclSend>(ZIPCCL_CALLER, send, count, dtype, peer, comm, stream);
+  return intercept<&NcclTable::ncclSend>(ZIPCCL_CALLER, zipccl::interpose::send, send, count, dtype, peer, comm,
+                                         stream);
 }
 
 ZIPCCL_EXPORT ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
                                     cudaStream_t stream) {
-  return forward<&NcclTable::ncclRecv>(ZIPCCL_CALLER, receive, count, dtype, peer, comm, stream);
+  return intercept<&NcclTable::ncclRecv>(ZIPCCL_CALLER, zipccl::interpose::receive, receive, count, dtype, peer, comm,
+                                         stream);
 }

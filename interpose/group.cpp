@@ -1,6 +1,7 @@
 #include "interpose/group.hpp"
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,32 +41,116 @@ Contents close() {
 
 // Takes the call's contents.
 NativeCall native_form(RecordedCall& call) {
-  if (auto* const native = std::get_if<NativeCall>(&call)) {
-    return std::move(*native);
-  }
-  return [all_gather = std::move(std::get<EligibleAllGather>(call))](const NcclTable& nccl) {
-    return all_gather.run_natively(nccl);
-  };
+  return std::visit(
+      [](auto& one) -> NativeCall {
+        if constexpr (std::is_same_v<std::remove_reference_t<decltype(one)>, NativeCall>) {
+          return std::move(one);
+        } else {
+          return [own = std::move(one)](const NcclTable& nccl) { return own.run_natively(nccl); };
+        }
+      },
+      call);
 }
 
-// One real group of the recorded native calls, closed by `close_group`. NCCL drops the group if a call in it failed.
-template <typename CloseGroup>
-ncclResult_t issue(const NcclTable& nccl, const std::vector<NativeCall>& calls, CloseGroup close_group) {
-  const RealCall scope;
-  if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
-    return opened;
-  }
-  ncclResult_t error = ncclSuccess;
-  for (const NativeCall& call : calls) {
-    error = call(nccl);
-    if (error != ncclSuccess && error != ncclInProgress) {
-      break;
+// What a recorded group comes to, when it is decided which calls are compressed.
+class Plan {
+ public:
+  explicit Plan(const EligibleCalls& eligible) : eligible_(eligible) {}
+
+  ncclResult_t decide(std::vector<RecordedCall>& calls) {
+    for (RecordedCall& call : calls) {
+      const ncclResult_t begun = std::visit([&](auto& one) { return add(one, call); }, call);
+      if (begun != ncclSuccess) {
+        return begun;
+      }
     }
-    error = ncclSuccess;
+    return ncclSuccess;
   }
-  const ncclResult_t closed = close_group();
-  return error != ncclSuccess ? error : closed;
-}
+
+  template <typename CloseGroup>
+  ncclResult_t issue(const NcclTable& nccl, CloseGroup close_group) {
+    if (!all_gathers_.empty()) {
+      if (const ncclResult_t result = eligible_.run(all_gathers_); result != ncclSuccess) {
+        return result;
+      }
+    }
+    if (calls_.empty()) {
+      return ncclSuccess;
+    }
+    if (transfers_.empty()) {
+      return issue_group(nccl, close_group, [](std::size_t) { return ncclInternalError; });
+    }
+    const std::unique_ptr<EligibleCalls::Batch> batch = eligible_.batch(transfers_);
+    ncclResult_t result = batch->before();
+    if (result == ncclSuccess) {
+      result = issue_group(nccl, close_group, [&](std::size_t index) { return batch->issue(index); });
+    }
+    return batch->after(result);
+  }
+
+  void add_native(NativeCall call) { calls_.emplace_back(std::move(call)); }
+
+ private:
+  struct TransferIndex {
+    std::size_t value;  // in transfers_
+  };
+
+  ncclResult_t add(NativeCall& call, RecordedCall&) {
+    add_native(std::move(call));
+    return ncclSuccess;
+  }
+
+  template <typename Eligible>
+  ncclResult_t add(Eligible& call, RecordedCall& whole) {
+    bool compressed = false;
+    const ncclResult_t begun = eligible_.begin(&call, &compressed);
+    if (begun != ncclSuccess) {
+      return begun;
+    }
+    compressed ? add_compressed(call) : add_native(native_form(whole));
+    return ncclSuccess;
+  }
+
+  void add_compressed(EligibleAllGather& call) { all_gathers_.push_back(std::move(call)); }
+  void add_compressed(EligibleTransfer& call) {
+    calls_.emplace_back(TransferIndex{transfers_.size()});
+    transfers_.push_back(std::move(call));
+  }
+  void add_compressed(EligibleAllToAll& call) {
+    for (RecordedCall& part : eligible_.parts(call)) {
+      if (auto* const transfer = std::get_if<EligibleTransfer>(&part)) {
+        add_compressed(*transfer);
+      } else {
+        add_native(native_form(part));
+      }
+    }
+  }
+
+  // One real group, closed by `close_group`. NCCL drops the group if a call in it failed.
+  template <typename CloseGroup, typename IssueTransfer>
+  ncclResult_t issue_group(const NcclTable& nccl, CloseGroup close_group, IssueTransfer issue_transfer) {
+    const RealCall scope;
+    if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
+      return opened;
+    }
+    ncclResult_t error = ncclSuccess;
+    for (const auto& call : calls_) {
+      const auto* const transfer = std::get_if<TransferIndex>(&call);
+      error = transfer != nullptr ? issue_transfer(transfer->value) : std::get<NativeCall>(call)(nccl);
+      if (error != ncclSuccess && error != ncclInProgress) {
+        break;
+      }
+      error = ncclSuccess;
+    }
+    const ncclResult_t closed = close_group();
+    return error != ncclSuccess ? error : closed;
+  }
+
+  const EligibleCalls& eligible_;
+  std::vector<EligibleAllGather> all_gathers_;
+  std::vector<std::variant<NativeCall, TransferIndex>> calls_;  // of the real group, in program order
+  std::vector<EligibleTransfer> transfers_;
+};
 
 // What waits for the group's end, in order. The first error counts.
 ncclResult_t complete(const std::vector<Completion>& completions, ncclResult_t result) {
@@ -103,6 +188,13 @@ ncclResult_t EligibleAllGather::run_natively(const NcclTable& nccl) const {
   return nccl.ncclAllGather(call.send, call.receive, call.count, dtype, call.communicator->handle, call.stream);
 }
 
+ncclResult_t EligibleTransfer::run_natively(const NcclTable& nccl) const {
+  const ncclComm_t comm = transfer.communicator->handle;
+  return transfer.send != nullptr
+             ? nccl.ncclSend(transfer.send, transfer.count, dtype, transfer.peer, comm, transfer.stream)
+             : nccl.ncclRecv(transfer.receive, transfer.count, dtype, transfer.peer, comm, transfer.stream);
+}
+
 bool Group::open() { return current.depth > 0; }
 bool Group::recording() { return current.recording; }
 
@@ -138,42 +230,23 @@ void Group::poison(ncclResult_t error) {
 
 void Group::at_end(Completion completion) { contents().completions.push_back(std::move(completion)); }
 
-ncclResult_t Group::end(const NcclTable& nccl, const AllGatherFunctions& all_gathers) {
+ncclResult_t Group::end(const NcclTable& nccl, const EligibleCalls& eligible) {
   const auto close_group = [&] { return nccl.ncclGroupEnd(); };
   return finish(close_group, [&](Contents& held) {
-    std::vector<NativeCall> native;
-    std::vector<EligibleAllGather> compressed;
-    for (RecordedCall& call : held.calls) {
-      bool goes_compressed = false;
-      auto* const all_gather = std::get_if<EligibleAllGather>(&call);
-      if (all_gather != nullptr) {
-        if (const ncclResult_t begun = all_gathers.begin(all_gather, &goes_compressed); begun != ncclSuccess) {
-          return begun;
-        }
-      }
-      if (goes_compressed) {
-        compressed.push_back(std::move(*all_gather));
-      } else {
-        native.push_back(native_form(call));
-      }
-    }
-    ncclResult_t result = ncclSuccess;
-    if (!compressed.empty()) {
-      result = all_gathers.run_compressed(compressed);
-    }
-    if (result == ncclSuccess && !native.empty()) {
-      result = issue(nccl, native, close_group);
-    }
-    return result;
+    Plan plan(eligible);
+    const ncclResult_t decided = plan.decide(held.calls);
+    return decided == ncclSuccess ? plan.issue(nccl, close_group) : decided;
   });
 }
 
-ncclResult_t Group::simulate_end(const NcclTable& nccl, ncclSimInfo_t* info) {
+ncclResult_t Group::simulate_end(const NcclTable& nccl, const EligibleCalls& eligible, ncclSimInfo_t* info) {
   const auto close_group = [&] { return nccl.ncclGroupSimulateEnd(info); };
   return finish(close_group, [&](Contents& held) {
-    std::vector<NativeCall> calls;
-    std::transform(held.calls.begin(), held.calls.end(), std::back_inserter(calls), native_form);
-    return issue(nccl, calls, close_group);
+    Plan plan(eligible);
+    for (RecordedCall& call : held.calls) {
+      plan.add_native(native_form(call));
+    }
+    return plan.issue(nccl, close_group);
   });
 }
 

@@ -1,15 +1,18 @@
 // Groups (ncclGroupStart to ncclGroupEnd). While the process has a communicator that compresses, a group's calls are
-// recorded and issued at its end, when it is decided which are compressed: compressed collectives of all communicators
-// first, then everything else, in program order, as exactly one real group. Splitting the user's group any other way
-// deadlocks legal programs. Otherwise calls go straight on and only the depth is kept.
+// recorded and issued at its end, when it is decided which are compressed: compressed all-gathers of all communicators
+// first, then everything else, in program order, as exactly one real group, compressed sends and receives among the
+// native calls. Splitting the user's group any other way deadlocks legal programs. Otherwise calls go straight on and
+// only the depth is kept.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <variant>
 #include <vector>
 
 #include "collectives/all_gather.hpp"
+#include "collectives/transfers.hpp"
 #include "interpose/comm_table.hpp"
 
 namespace zipccl::interpose {
@@ -28,17 +31,58 @@ struct EligibleAllGather {
   ncclResult_t run_natively(const NcclTable& nccl) const;
 };
 
-using RecordedCall = std::variant<NativeCall, EligibleAllGather>;
+// A send or receive, likewise.
+struct EligibleTransfer {
+  collectives::Transfer transfer;
+  ncclDataType_t dtype;
+  CommPointer owner;
+
+  ncclResult_t run_natively(const NcclTable& nccl) const;
+};
+
+// An all-to-all, likewise: if compressed, a send and a receive for every peer.
+struct EligibleAllToAll {
+  const void* send;
+  void* receive;
+  std::size_t count;  // values for each peer
+  ncclDataType_t dtype;
+  cudaStream_t stream;
+  CommPointer owner;
+
+  ncclResult_t run_natively(const NcclTable& nccl) const;
+};
+
+using RecordedCall = std::variant<NativeCall, EligibleAllGather, EligibleTransfer, EligibleAllToAll>;
 
 // Runs when the outermost group has ended with `result`; what it returns becomes the group's result.
 using Completion = std::function<ncclResult_t(ncclResult_t result)>;
 
-// What becomes of eligible all-gathers; see all_gather_call.hpp.
-struct AllGatherFunctions {
-  // Decides for one, in program order, when all that comes before it in the group is decided and nothing is issued yet.
-  // An error fails the group.
-  ncclResult_t (*begin)(EligibleAllGather* call, bool* compressed);
-  ncclResult_t (*run_compressed)(std::span<const EligibleAllGather> calls);
+// What becomes of eligible calls (compressed_calls.hpp). Has no state.
+class EligibleCalls {
+ public:
+  // A group's compressed sends and receives: before its real group, each in its place inside, and after it.
+  class Batch {
+   public:
+    virtual ~Batch() = default;
+    virtual ncclResult_t before() = 0;
+    virtual ncclResult_t issue(std::size_t index) = 0;
+    virtual ncclResult_t after(ncclResult_t group_result) = 0;  // in any case; returns the final result
+  };
+
+  // Decide for one call, in program order, when all that comes before it in the group is decided and nothing is issued
+  // yet. An error fails the group.
+  virtual ncclResult_t begin(EligibleAllGather* call, bool* compressed) const = 0;
+  virtual ncclResult_t begin(EligibleTransfer* call, bool* compressed) const = 0;
+  virtual ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const = 0;
+
+  // Of calls that go compressed; outside any real group.
+  virtual ncclResult_t run(std::span<const EligibleAllGather> calls) const = 0;
+  virtual std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> calls) const = 0;
+  // A compressed all-to-all's operations: transfers that are compressed, and native calls for the rest.
+  virtual std::vector<RecordedCall> parts(const EligibleAllToAll& call) const = 0;
+
+ protected:
+  ~EligibleCalls() = default;
 };
 
 // The calling thread's group. No function takes a lock.
@@ -55,9 +99,9 @@ class Group {
   // While open.
   static void at_end(Completion completion);
   // ncclGroupEnd; outside any group NCCL itself complains.
-  static ncclResult_t end(const NcclTable& nccl, const AllGatherFunctions& all_gathers);
+  static ncclResult_t end(const NcclTable& nccl, const EligibleCalls& eligible);
   // ncclGroupSimulateEnd: everything natively, and nothing runs.
-  static ncclResult_t simulate_end(const NcclTable& nccl, ncclSimInfo_t* info);
+  static ncclResult_t simulate_end(const NcclTable& nccl, const EligibleCalls& eligible, ncclSimInfo_t* info);
 };
 
 }  // namespace zipccl::interpose

@@ -100,7 +100,7 @@ void flush(const CommPointer& state) {
   };
   const auto ended = [&] {
     bool idle = false;
-    return state->communicator.staging->idle(&idle) != Status::ok || (idle && overflow->port().flushed());
+    return state->communicator.chain->idle(&idle) != Status::ok || (idle && overflow->port().flushed());
   };
   while (!ended() && fault_of(*state) == Status::ok && !state->communicator.aborted.load() && !lost()) {
     std::this_thread::sleep_for(look_interval);

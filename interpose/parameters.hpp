@@ -5,8 +5,9 @@
 // X(member of Settings, name, kind (config.hpp), default, accepted values, what it does)
 #define ZIPCCL_PARAMETERS(X)                                                                                        \
   X(enabled, "ZIPCCL", Switch, "on", "on, off", "off: every call goes to NCCL untouched")                           \
-  X(collectives, "ZIPCCL_COLLECTIVES", CollectiveList, "allgather", "none or a list of: allgather",                 \
-    "collectives that may be compressed; must be the same on all ranks")                                            \
+  X(collectives, "ZIPCCL_COLLECTIVES", CollectiveList, "allgather,alltoall,p2p",                                    \
+    "none or a list of: allgather, alltoall, p2p",                                                                  \
+    "what may be compressed (p2p: ncclSend and ncclRecv); must be the same on all ranks")                           \
   X(min_bytes, "ZIPCCL_MIN_BYTES", BytesOrAuto, "auto", "auto or bytes, with a suffix K, M or G (powers of 1,024)", \
     "smallest call that is compressed, in bytes of its whole output; auto: by the slowest link among the ranks, "   \
     "never over NVLink; must be the same on all ranks")                                                             \
@@ -21,6 +22,9 @@
     "it; must be the same on all ranks")                                                                            \
   X(staging_bytes, "ZIPCCL_STAGING_MB", Mebibytes, "128", "1 to 65536",                                             \
     "device memory of one communicator for compressed data, in MiB; the ranks agree on the smallest")               \
+  X(transfer_bytes, "ZIPCCL_TRANSFER_MB", MebibytesOrNone, "0", "0 to 65536",                                       \
+    "device memory that a communicator reserves for all-to-alls and point to point before the first of them, in "   \
+    "MiB; it grows as they need it, except in a CUDA graph")                                                        \
   X(ignore_max_connections, "ZIPCCL_IGNORE_MAX_CONNECTIONS", Flag, "0", "0, 1",                                     \
     "1: compress all-gathers although CUDA_DEVICE_MAX_CONNECTIONS is below 8; must be the same on all ranks")       \
   X(report_directory, "ZIPCCL_REPORT", Text, "", "a folder",                                                        \

@@ -64,27 +64,45 @@ Json to_json(const Bucket& bucket) {
   return result;
 }
 
-Json to_json(const CallClass::State& all_gather) {
+Json to_json(const char* collective, const CallClass::State& state) {
   Json switches = Json::array();
-  for (const CallClass::Switch& one : all_gather.switches) {
+  for (const CallClass::Switch& one : state.switches) {
     Json entry = {{"call", one.call}, {"state", one.compressed ? "compressed" : "native"}};
     if (one.compressed) {
       entry["pool_bytes"] = one.pool_bytes;
     }
     switches.push_back(entry);
   }
-  const switcher::FenceSetting& current = all_gather.gate.current;
-  Json result = {{"collective", "all_gather"},
+  const switcher::FenceSetting& current = state.gate.current;
+  Json result = {{"collective", collective},
                  {"dtype", "bfloat16"},
                  {"state", current.compressed ? "compressed" : "native"},
-                 {"calls", all_gather.gate.calls},
+                 {"calls", state.gate.calls},
                  {"switches", switches},
-                 {"fence_waits", all_gather.gate.waits},
-                 {"fence_wait_seconds", static_cast<double>(all_gather.gate.wait_ns) * 1e-9}};
+                 {"fence_waits", state.gate.waits},
+                 {"fence_wait_seconds", static_cast<double>(state.gate.wait_ns) * 1e-9}};
   if (current.compressed) {
     result["pool_bytes"] = pool_bytes_of(current.pool_fraction);
   } else {
-    result["reason"] = all_gather.reason;
+    result["reason"] = state.reason;
+  }
+  return result;
+}
+
+// Those of which there have been calls, the all-gathers' in any case.
+Json classes_of(const Classes& classes, bool* ever_compressed) {
+  const CallClass::State all_gather = classes.all_gather().state();
+  const CallClass::State all_to_all = classes.transfers().all_to_all().state();
+  *ever_compressed = all_gather.ever_compressed || all_to_all.ever_compressed;
+  Json result = {to_json("all_gather", all_gather)};
+  if (all_to_all.gate.calls > 0) {
+    result.push_back(to_json("all_to_all", all_to_all));
+  }
+  for (const TransferClasses::PairState& pair : classes.transfers().pair_states()) {
+    Json entry = to_json(pair.sends ? "send" : "receive", pair.state);
+    entry["peer"] = pair.peer;
+    result.push_back(entry);
+    *ever_compressed = *ever_compressed || pair.state.ever_compressed;
   }
   return result;
 }
@@ -103,9 +121,10 @@ Json to_json(const CommState& state, const char* fate) {
     }
   }
   const collectives::Communicator& communicator = state.communicator;
+  bool compressed = false;
+  const Json classes = state.classes != nullptr ? classes_of(*state.classes, &compressed) : Json::array();
   const CallClass::State all_gather =
       state.classes != nullptr ? state.classes->all_gather().state() : CallClass::State{};
-  const bool compressed = state.compressed && all_gather.ever_compressed;
   Json result = {{"name", state.name},
                  {"number", state.number},
                  {"rank", communicator.rank},
@@ -119,7 +138,8 @@ Json to_json(const CommState& state, const char* fate) {
     result["staging_bytes"] = all_gather.staging_bytes;
     result["min_bytes"] = communicator.agreement.min_bytes;
     result["sequence"] = communicator.sequence.load();
-    result["classes"] = {to_json(all_gather)};
+    result["classes"] = classes;
+    result["transfer_staging_bytes"] = communicator.transfer_staging_bytes.load(std::memory_order_relaxed);
   }
   if (const OverflowLink* overflow = state.overflow()) {
     const collectives::OverflowPort& port = overflow->port();

@@ -101,11 +101,10 @@ void StagingPool::reclaim() {
     retired_.erase(first, retired_.end());
   }
   for (const CommPointer& state : idle_states) {
-    state->close_overflow();  // it looks into the staging's overflow port
-    if (state->communicator.staging == nullptr) {
-      continue;
+    state->close_exchange();
+    if (state->communicator.staging != nullptr) {
+      release(*state->communicator.device, std::move(state->communicator.staging));
     }
-    release(*state->communicator.device, std::move(state->communicator.staging));
   }
 }
 

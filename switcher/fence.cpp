@@ -7,7 +7,7 @@ namespace zipccl::switcher {
 FenceSetting combine(std::span<const FenceSetting> wishes) {
   FenceSetting combined = wishes.front();
   for (const FenceSetting& wish : wishes) {
-    if (!wish.compressed) return {};
+    if (!wish.compressed || wish.history != combined.history) return {};
     combined.pool_fraction = std::max(combined.pool_fraction, wish.pool_fraction);
     combined.staging_bytes = std::min(combined.staging_bytes, wish.staging_bytes);
   }

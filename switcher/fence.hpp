@@ -40,10 +40,11 @@ struct FenceSetting {
   bool compressed = false;
   std::uint32_t pool_fraction = 0;  // codec::Layout; 0 unless compressed
   std::uint64_t staging_bytes = 0;  // smallest of the participants' staging; 0 unless compressed
+  std::uint64_t history = 0;        // what the class's first calls were, where participants compare it; else 0
   bool operator==(const FenceSetting&) const = default;
 };
 
-// Native if any is, else the most room and the least staging. At least one setting.
+// Native if any is or if histories differ, else the most room and the least staging. At least one setting.
 FenceSetting combine(std::span<const FenceSetting> wishes);
 
 enum class FenceMessageType : std::uint8_t {

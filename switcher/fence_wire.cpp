@@ -29,6 +29,7 @@ FenceBytes encode_fence(const FenceMessage& message) {
   put(&bytes, 8, message.round);
   put(&bytes, 16, message.call);
   put(&bytes, 24, message.setting.staging_bytes);
+  put(&bytes, 32, message.setting.history);
   return bytes;
 }
 
@@ -47,8 +48,11 @@ std::optional<FenceMessage> decode_fence(std::span<const std::byte> bytes) {
   message.round = get<std::uint64_t>(bytes, 8);
   message.call = get<std::uint64_t>(bytes, 16);
   message.setting.staging_bytes = get<std::uint64_t>(bytes, 24);
+  message.setting.history = get<std::uint64_t>(bytes, 32);
   if (message.setting.compressed != (message.setting.staging_bytes != 0)) return std::nullopt;
-  if (!message.setting.compressed && message.setting.pool_fraction != 0) return std::nullopt;
+  if (!message.setting.compressed && (message.setting.pool_fraction != 0 || message.setting.history != 0)) {
+    return std::nullopt;
+  }
   return message;
 }
 

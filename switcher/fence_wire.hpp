@@ -1,4 +1,4 @@
-// Fence messages as payloads of peer frames (peer_wire.hpp): 32 bytes, little-endian.
+// Fence messages as payloads of peer frames (peer_wire.hpp): 40 bytes, little-endian.
 //
 //   offset  bytes
 //        0      1  type
@@ -8,6 +8,7 @@
 //        8      8  round
 //       16      8  call
 //       24      8  setting: staging bytes
+//       32      8  setting: history
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@
 
 namespace zipccl::switcher {
 
-inline constexpr std::size_t fence_message_bytes = 32;
+inline constexpr std::size_t fence_message_bytes = 40;
 using FenceBytes = std::array<std::byte, fence_message_bytes>;
 
 FenceBytes encode_fence(const FenceMessage& message);

@@ -106,6 +106,7 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
   ~CudaDevice() override {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
   }
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -149,6 +150,22 @@ class CudaDevice final : public Device {
       return status == Status::ok ? check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize") : status;
     });
   }
+
+  // From a pool of zipccl's own, which gives back to the device what it does not use: the job needs it more.
+  Status allocate_async(void** pointer, std::size_t bytes, Stream stream) override {
+    if (pool_ == nullptr) return allocate(pointer, bytes);
+    return with_device(
+        [&] { return check(cudaMallocFromPoolAsync(pointer, bytes, pool_, stream), "cudaMallocFromPoolAsync"); });
+  }
+  void release_async(void* pointer, Stream stream) override {
+    if (pool_ == nullptr) return release(pointer);
+    const CurrentContext current(calls_, context_);
+    cudaFreeAsync(pointer, stream);
+  }
+  Status clear_async(void* pointer, std::size_t bytes, Stream stream) override {
+    return with_device([&] { return check(cudaMemsetAsync(pointer, 0, bytes, stream), "cudaMemsetAsync"); });
+  }
+  Stream own_stream() override { return stream_; }
 
   Status create_event(Event* event) override {
     return with_device([&] {
@@ -276,12 +293,14 @@ class CudaDevice final : public Device {
   }
 
   Status find_context();
+  Status create_pool();
 
   int ordinal_;
   ContextCalls calls_;
   CUcontext context_ = nullptr;  // the device's primary one
   cudaDeviceProp properties_{};
-  cudaStream_t stream_ = nullptr;  // for clear(): not ordered with anybody's legacy stream
+  cudaStream_t stream_ = nullptr;  // own_stream(): not ordered with anybody's legacy stream
+  cudaMemPool_t pool_ = nullptr;   // for allocate_async()
 };
 
 std::string version_text(int version) {
@@ -355,8 +374,21 @@ Status CudaDevice::open(std::string* why) {
   if (status == Status::ok) {
     status = check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
+  if (status == Status::ok) status = create_pool();
   if (status != Status::ok) *why = gpu + " cannot be used: " + error_text;
   return status;
+}
+
+Status CudaDevice::create_pool() {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = ordinal_;
+  const cudaError_t error = cudaMemPoolCreate(&pool_, &properties);
+  if (error != cudaErrorNotSupported) return check(error, "cudaMemPoolCreate");
+  cudaGetLastError();  // some virtual GPUs
+  pool_ = nullptr;
+  return Status::ok;
 }
 
 }  // namespace

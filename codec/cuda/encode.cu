@@ -184,9 +184,8 @@ __global__ void __launch_bounds__(block_threads, (blocks_per_multiprocessor<alig
   __shared__ unsigned overflow_tiles;  // of the block; valid if one of its tiles has an entry
 
   const EncodeShared& shared = arguments.shared;
-  if (arguments.is_first_block() && threadIdx.x == 0) {
-    if (shared.started_ns != nullptr) *shared.started_ns = global_timer();
-    if (shared.counts_start) add_relaxed(shared.outbox->started, 1);
+  if (arguments.is_first_block() && threadIdx.x == 0 && shared.started_ns != nullptr) {
+    *shared.started_ns = global_timer();
   }
   __shared__ BlockTask task;
   if constexpr (Arguments::several) {
@@ -236,11 +235,8 @@ __global__ void __launch_bounds__(block_threads, (blocks_per_multiprocessor<alig
     ship(arguments, Arguments::several ? task.index : 0);
 }
 
-// A job without messages, which counts all the same.
-__global__ void start_kernel(std::uint64_t* started, std::uint64_t* started_ns) {
-  if (started_ns != nullptr) *started_ns = global_timer();
-  if (started != nullptr) add_relaxed(*started, 1);
-}
+// A job without messages, whose patch takes the time all the same.
+__global__ void start_kernel(std::uint64_t* started_ns) { *started_ns = global_timer(); }
 
 EncodeShared shared_arguments(const EncodeJob& job) {
   EncodeShared shared{};
@@ -251,7 +247,6 @@ EncodeShared shared_arguments(const EncodeJob& job) {
   shared.sequence_counter = job.sequence_counter;
   shared.message_counter = reinterpret_cast<unsigned long long*>(job.message_counter);
   shared.chunk = job.chunk;
-  shared.counts_start = job.outbox != nullptr;
   shared.overflow = job.outbox == nullptr ? static_cast<std::uint8_t*>(job.overflow) : nullptr;
   shared.outbox_capacity = job.outbox_capacity;
   shared.outbox_lock = job.outbox_lock;
@@ -260,10 +255,7 @@ EncodeShared shared_arguments(const EncodeJob& job) {
 }
 
 // For a launch that is not the job's first.
-void forget_start(EncodeShared& shared) {
-  shared.started_ns = nullptr;
-  shared.counts_start = false;
-}
+void forget_start(EncodeShared& shared) { shared.started_ns = nullptr; }
 
 template <typename Arguments>
 cudaError_t launch(const Arguments& arguments, dim3 grid, bool aligned, cudaStream_t stream) {
@@ -276,7 +268,8 @@ cudaError_t launch(const Arguments& arguments, dim3 grid, bool aligned, cudaStre
 }
 
 cudaError_t launch_nothing(const EncodeJob& job, cudaStream_t stream) {
-  start_kernel<<<1, 1, 0, stream>>>(job.outbox == nullptr ? nullptr : &job.outbox->started, job.started_ns);
+  if (job.started_ns == nullptr) return cudaSuccess;
+  start_kernel<<<1, 1, 0, stream>>>(job.started_ns);
   return cudaGetLastError();
 }
 

@@ -31,7 +31,6 @@ struct EncodeShared {
   Outbox* outbox;
   std::uint64_t* started_ns;
   std::uint8_t* overflow;
-  bool counts_start;
   std::uint32_t chunk;
   std::uint64_t sequence;
   const std::uint64_t* sequence_counter;

@@ -16,12 +16,6 @@ __device__ inline void store_release(T& word, T value) {
   ::cuda::atomic_ref<T, ::cuda::thread_scope_system>(word).store(value, ::cuda::memory_order_release);
 }
 
-// Without waiting for the old value. For a word in mapped memory that the CPU only reads.
-__device__ inline void add_relaxed(std::uint64_t& word, std::uint64_t amount) {
-  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(&word)), "l"(amount)
-               : "memory");
-}
-
 __device__ inline std::uint64_t global_timer() {
   std::uint64_t nanoseconds;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));

@@ -104,7 +104,6 @@ void many_calls(codec::Device& device, const ExchangeShape& shape, std::uint64_t
            title + ": times");
     expect(count_other_bytes(pair.rank(r).scratch.data(), 0, codec::encode_scratch_bytes) == 0, title + ": scratch");
     expect(count_other_bytes(pair.rank(r).lock.data(), 0, sizeof(std::uint32_t)) == 0, title + ": lock");
-    expect(pair.rank(r).outbox.as<codec::Outbox>()->started == calls, title + ": started");
   }
   const double a_call = 1.0 / static_cast<double>(calls);
   std::printf("%s: %llu calls, %.0f us each, of which a patch waited %.0f us\n", title.c_str(),

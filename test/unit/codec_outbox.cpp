@@ -28,7 +28,6 @@ TEST_CASE("hundreds of calls share one outbox") {
       exchange.decode();
       CHECK(exchange.has_arrived(1, values));
       CHECK(exchange.counters.finished == call + 1);
-      CHECK(exchange.outbox(0).started == call + 1);
     }
     CHECK(exchange.counters.status == 0);
     CHECK(server.broken == 0);
@@ -127,7 +126,6 @@ TEST_CASE("encodes of one outbox at the same time ship one record after the othe
     std::this_thread::yield();
   }
   CHECK(server.broken == 0);
-  CHECK(exchange.outbox(0).started == encodes);
   const auto records = server.records();
   REQUIRE(records.size() == encodes);
   for (std::uint64_t i = 0; i < encodes; ++i) {

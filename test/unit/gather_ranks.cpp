@@ -27,6 +27,8 @@ GatherRanks::GatherRanks(int count, Exchange exchange, std::uint32_t pool_fracti
     communicator.statistics = &state.statistics;
     REQUIRE(Staging::create(state.device, staging_bytes, count, exchange == Exchange::fixed, &communicator.staging) ==
             Status::ok);
+    REQUIRE(collectives::CallChain::create(state.device, &communicator.chain) == Status::ok);
+    REQUIRE(collectives::OverflowPort::create(state.device, &communicator.port) == Status::ok);
   }
 }
 

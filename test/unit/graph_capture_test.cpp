@@ -199,7 +199,7 @@ TEST_CASE("a capture is remembered, and disturbs neither staging's state nor the
   for (const auto& state : ranks.states) {
     REQUIRE(state->communicator.captured);
     bool idle = false;
-    REQUIRE(state->communicator.staging->idle(&idle) == Status::ok);
+    REQUIRE(state->communicator.chain->idle(&idle) == Status::ok);
     REQUIRE(idle);
   }
   ranks.stop = true;

@@ -107,13 +107,15 @@ TEST_CASE("settings that decide routes are canonical, and others do not count") 
   const auto routes = [](const Environment& environment) { return parse_configuration(environment).route_settings(); };
   const auto standard = routes({});
   CHECK(routes({{"ZIPCCL_MIN_BYTES", "1M"}}) == routes({{"ZIPCCL_MIN_BYTES", "1024K"}}));
-  CHECK(routes({{"ZIPCCL_COLLECTIVES", "allgather"}}) == standard);
+  CHECK(routes({{"ZIPCCL_COLLECTIVES", "p2p,alltoall,allgather"}}) == standard);
+  CHECK(routes({{"ZIPCCL_COLLECTIVES", "p2p,alltoall"}}) == routes({{"ZIPCCL_COLLECTIVES", "alltoall,p2p,alltoall"}}));
   for (const Environment& local : {Environment{{"ZIPCCL_DEBUG", "INFO"}}, Environment{{"ZIPCCL_REPORT", "/tmp"}},
                                    Environment{{"ZIPCCL_STAGING_MB", "64"}}, Environment{{"ZIPCCL_NCCL_LIB", "x"}}}) {
     CHECK(routes(local) == standard);
   }
   for (const Environment& shared :
        {Environment{{"ZIPCCL_MIN_BYTES", "1"}}, Environment{{"ZIPCCL_COLLECTIVES", "none"}},
+        Environment{{"ZIPCCL_COLLECTIVES", "allgather"}}, Environment{{"ZIPCCL_COLLECTIVES", "alltoall,p2p"}},
         Environment{{"ZIPCCL_POOL", "9"}}, Environment{{"ZIPCCL_IGNORE_MAX_CONNECTIONS", "1"}}}) {
     CHECK(routes(shared) != standard);
   }

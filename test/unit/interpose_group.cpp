@@ -14,6 +14,7 @@ std::vector<std::string> calls;
 ncclResult_t start_result = ncclSuccess;
 ncclResult_t end_result = ncclSuccess;
 ncclResult_t all_gather_result = ncclSuccess;
+ncclResult_t before_result = ncclSuccess;  // of a batch
 std::vector<std::size_t> all_gather_sizes;
 std::vector<std::size_t> begun;  // sizes of the eligible all-gathers that were decided about
 ncclResult_t begin_result = ncclSuccess;
@@ -27,7 +28,7 @@ NcclTable fake_nccl() {
   calls.clear();
   all_gather_sizes.clear();
   begun.clear();
-  begin_result = start_result = end_result = all_gather_result = ncclSuccess;
+  begin_result = start_result = end_result = all_gather_result = before_result = ncclSuccess;
   NcclTable table;
   table.ncclGroupStart = [] { return note("start", start_result); };
   table.ncclGroupEnd = [] { return note("end", end_result); };
@@ -35,28 +36,80 @@ NcclTable fake_nccl() {
   table.ncclAllGather = [](const void*, void*, size_t count, ncclDataType_t, ncclComm_t, cudaStream_t) {
     return note("all-gather " + std::to_string(count));
   };
+  table.ncclSend = [](const void*, size_t count, ncclDataType_t, int, ncclComm_t, cudaStream_t) {
+    return note("send " + std::to_string(count));
+  };
+  table.ncclRecv = [](void*, size_t count, ncclDataType_t, int, ncclComm_t, cudaStream_t) {
+    return note("receive " + std::to_string(count));
+  };
   return table;
 }
 
-ncclResult_t run_all_gathers(std::span<const EligibleAllGather> gathers) {
-  calls.emplace_back("compressed");
-  for (const EligibleAllGather& gather : gathers) {
-    all_gather_sizes.push_back(gather.call.count);
+// Notes what a batch of compressed sends and receives is asked to do.
+class FakeBatch final : public EligibleCalls::Batch {
+ public:
+  explicit FakeBatch(std::span<const EligibleTransfer> transfers) {
+    for (const EligibleTransfer& call : transfers) {
+      counts_.push_back(call.transfer.count);
+    }
   }
-  return all_gather_result;
-}
-
-// From a thousand values on they go natively.
-ncclResult_t begin_all_gather(EligibleAllGather* gather, bool* goes_compressed) {
-  if (begin_result != ncclSuccess) {
-    return begin_result;
+  ncclResult_t before() override {
+    calls.push_back("before " + std::to_string(counts_.size()));
+    return before_result;
   }
-  begun.push_back(gather->call.count);
-  *goes_compressed = gather->call.count < 1000;
-  return ncclSuccess;
-}
+  ncclResult_t issue(std::size_t index) override { return note("transfer " + std::to_string(counts_.at(index))); }
+  ncclResult_t after(ncclResult_t result) override {
+    calls.push_back("after " + std::to_string(result));
+    return result;
+  }
 
-const AllGatherFunctions all_gathers = {begin_all_gather, run_all_gathers};
+ private:
+  std::vector<std::uint64_t> counts_;
+};
+
+// Calls of fewer than 1,000 values go compressed.
+class FakeCalls final : public EligibleCalls {
+ public:
+  ncclResult_t begin(EligibleAllGather* call, bool* compressed) const override {
+    return decide(call->call.count, compressed);
+  }
+  ncclResult_t begin(EligibleTransfer* call, bool* compressed) const override {
+    return decide(call->transfer.count, compressed);
+  }
+  ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const override {
+    return decide(call->count, compressed);
+  }
+  ncclResult_t run(std::span<const EligibleAllGather> gathers) const override {
+    calls.emplace_back("compressed");
+    for (const EligibleAllGather& gather : gathers) {
+      all_gather_sizes.push_back(gather.call.count);
+    }
+    return all_gather_result;
+  }
+  std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> transfers) const override {
+    return std::make_unique<FakeBatch>(transfers);
+  }
+  std::vector<RecordedCall> parts(const EligibleAllToAll& call) const override {
+    EligibleTransfer part{{}, ncclBfloat16, call.owner};
+    part.transfer.count = call.count;
+    std::vector<RecordedCall> made;
+    made.emplace_back(NativeCall([](const NcclTable&) { return note("own part"); }));
+    made.emplace_back(part);
+    made.emplace_back(part);
+    return made;
+  }
+
+ private:
+  static ncclResult_t decide(std::uint64_t count, bool* compressed) {
+    if (begin_result != ncclSuccess) {
+      return begin_result;
+    }
+    begun.push_back(count);
+    *compressed = count < 1000;
+    return ncclSuccess;
+  }
+};
+const FakeCalls fakes;
 
 RecordedCall native(const std::string& name, ncclResult_t result = ncclSuccess) {
   return NativeCall([=](const NcclTable&) { return note(name, result); });
@@ -70,6 +123,17 @@ RecordedCall eligible(std::uint64_t count) {
   return gather;
 }
 
+RecordedCall transfer(std::uint64_t count, bool sends) {
+  static std::byte buffer;
+  auto owner = std::make_shared<CommState>();
+  EligibleTransfer recorded{{}, ncclBfloat16, owner};
+  recorded.transfer.communicator = &owner->communicator;
+  recorded.transfer.count = count;
+  recorded.transfer.send = sends ? &buffer : nullptr;
+  recorded.transfer.receive = sends ? nullptr : &buffer;
+  return recorded;
+}
+
 using Calls = std::vector<std::string>;
 
 }  // namespace
@@ -81,9 +145,9 @@ TEST_CASE("without a compressing communicator calls are not recorded") {
   CHECK(!Group::recording());
   CHECK(Group::start(nccl, true) == ncclSuccess);  // counts for an outermost group alone
   CHECK(!Group::recording());
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(Group::open());
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(!Group::open());
   CHECK(calls == Calls{"start", "start", "end", "end"});
 }
@@ -97,23 +161,76 @@ TEST_CASE("compressed calls go first, then the others in program order as one re
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(native("receive")) == ncclSuccess);
   CHECK(Group::add(eligible(20)) == ncclSuccess);
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(Group::add(native("reduce")) == ncclSuccess);
   CHECK(calls.empty());
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(!Group::open());
   CHECK(calls == Calls{"compressed", "start", "send", "receive", "reduce", "end"});
   CHECK(all_gather_sizes == std::vector<std::size_t>{10, 20});
 }
 
+TEST_CASE("compressed sends and receives keep their places in the one real group") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(transfer(1, true)) == ncclSuccess);
+  CHECK(Group::add(native("reduce")) == ncclSuccess);
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(transfer(2, false)) == ncclSuccess);
+  CHECK(Group::add(eligible(10)) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
+  CHECK(Group::add(transfer(5000, true)) == ncclSuccess);  // decided to go natively
+  CHECK(Group::add(transfer(3, true)) == ncclSuccess);
+  CHECK(calls.empty());
+  CHECK(begun.empty());
+  SECTION("issued") {
+    CHECK(Group::end(nccl, fakes) == ncclSuccess);
+    CHECK(calls == Calls{"compressed", "before 3", "start", "transfer 1", "reduce", "transfer 2", "send 5000",
+                         "transfer 3", "end", "after 0"});
+  }
+  SECTION("simulated: natively, and nothing begins") {
+    CHECK(Group::simulate_end(nccl, fakes, nullptr) == ncclSuccess);
+    CHECK(begun.empty());
+    CHECK(calls == Calls{"start", "send 1", "reduce", "receive 2", "all-gather 10", "send 5000", "send 3", "simulate"});
+  }
+  SECTION("the compressed collectives fail: nothing else happens") {
+    all_gather_result = ncclRemoteError;
+    CHECK(Group::end(nccl, fakes) == ncclRemoteError);
+    CHECK(calls == Calls{"compressed"});
+  }
+  SECTION("preparation fails: no real group, but the batch hears of it") {
+    before_result = ncclUnhandledCudaError;
+    CHECK(Group::end(nccl, fakes) == ncclUnhandledCudaError);
+    CHECK(calls == Calls{"compressed", "before 3", "after 1"});
+  }
+  SECTION("the real group fails") {
+    end_result = ncclSystemError;
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls.back() == "after 2");
+  }
+  CHECK(!Group::open());
+}
+
+TEST_CASE("a compressed all-to-all is its parts, in its place") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("before")) == ncclSuccess);
+  CHECK(Group::add(EligibleAllToAll{nullptr, nullptr, 7, ncclBfloat16, nullptr, std::make_shared<CommState>()}) ==
+        ncclSuccess);
+  CHECK(Group::add(native("behind")) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
+  CHECK(calls ==
+        Calls{"before 2", "start", "before", "own part", "transfer 7", "transfer 7", "behind", "end", "after 0"});
+}
+
 TEST_CASE("no real group is opened for nothing") {
   const NcclTable nccl = fake_nccl();
   CHECK(Group::start(nccl, true) == ncclSuccess);
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(calls.empty());
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(eligible(1)) == ncclSuccess);
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(calls == Calls{"compressed"});
 }
 
@@ -125,12 +242,12 @@ TEST_CASE("an error inside a recording group drops all of it and is the group's 
   Group::poison(ncclInvalidUsage);
   Group::poison(ncclSystemError);
   CHECK(Group::add(native("receive")) == ncclInvalidUsage);
-  CHECK(Group::end(nccl, all_gathers) == ncclInvalidUsage);
+  CHECK(Group::end(nccl, fakes) == ncclInvalidUsage);
   CHECK(calls.empty());
   // The next group knows nothing of it.
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(native("send")) == ncclSuccess);
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(calls == Calls{"start", "send", "end"});
 }
 
@@ -141,27 +258,27 @@ TEST_CASE("errors of the real calls") {
     all_gather_result = ncclInternalError;
     CHECK(Group::add(eligible(1)) == ncclSuccess);
     CHECK(Group::add(native("send")) == ncclSuccess);
-    CHECK(Group::end(nccl, all_gathers) == ncclInternalError);
+    CHECK(Group::end(nccl, fakes) == ncclInternalError);
     CHECK(calls == Calls{"compressed"});
   }
   SECTION("a native call fails: the rest is left out and the real group closed") {
     end_result = ncclSystemError;
     CHECK(Group::add(native("send", ncclInvalidArgument)) == ncclSuccess);
     CHECK(Group::add(native("receive")) == ncclSuccess);
-    CHECK(Group::end(nccl, all_gathers) == ncclInvalidArgument);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
     CHECK(calls == Calls{"start", "send", "end"});
   }
   SECTION("a nonblocking communicator's call is no failure") {
     end_result = ncclInProgress;
     CHECK(Group::add(native("send", ncclInProgress)) == ncclSuccess);
     CHECK(Group::add(native("receive")) == ncclSuccess);
-    CHECK(Group::end(nccl, all_gathers) == ncclInProgress);
+    CHECK(Group::end(nccl, fakes) == ncclInProgress);
     CHECK(calls == Calls{"start", "send", "receive", "end"});
   }
   SECTION("the real group does not open") {
     start_result = ncclSystemError;
     CHECK(Group::add(native("send")) == ncclSuccess);
-    CHECK(Group::end(nccl, all_gathers) == ncclSystemError);
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
     CHECK(calls == Calls{"start"});
   }
   CHECK(!Group::open());
@@ -176,7 +293,7 @@ TEST_CASE("eligible calls that go natively keep their place in program order") {
   CHECK(Group::add(eligible(2000)) == ncclSuccess);
   CHECK(Group::add(native("receive")) == ncclSuccess);
   CHECK(begun.empty());
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(begun == std::vector<std::size_t>{1000, 10, 2000});
   CHECK(calls == Calls{"compressed", "start", "all-gather 1000", "send", "all-gather 2000", "receive", "end"});
 }
@@ -187,7 +304,7 @@ TEST_CASE("an eligible call that cannot be decided about fails the group before 
   CHECK(Group::add(native("send")) == ncclSuccess);
   CHECK(Group::add(eligible(10)) == ncclSuccess);
   begin_result = ncclRemoteError;
-  CHECK(Group::end(nccl, all_gathers) == ncclRemoteError);
+  CHECK(Group::end(nccl, fakes) == ncclRemoteError);
   CHECK(calls.empty());
   CHECK(!Group::open());
 }
@@ -197,10 +314,10 @@ TEST_CASE("no call begins in a group that is simulated or has failed") {
   const NcclTable nccl = fake_nccl();
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(eligible(10)) == ncclSuccess);
-  SECTION("simulated") { CHECK(Group::simulate_end(nccl, nullptr) == ncclSuccess); }
+  SECTION("simulated") { CHECK(Group::simulate_end(nccl, fakes, nullptr) == ncclSuccess); }
   SECTION("failed") {
     Group::poison(ncclInvalidArgument);
-    CHECK(Group::end(nccl, all_gathers) == ncclInvalidArgument);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
   }
   CHECK(begun.empty());
 }
@@ -215,7 +332,7 @@ TEST_CASE("a group that does not open leaves none behind") {
 TEST_CASE("an end without a start is the real NCCL's to answer") {
   const NcclTable nccl = fake_nccl();
   end_result = ncclInvalidUsage;
-  CHECK(Group::end(nccl, all_gathers) == ncclInvalidUsage);
+  CHECK(Group::end(nccl, fakes) == ncclInvalidUsage);
   CHECK(calls == Calls{"end"});
   CHECK(!Group::open());
 }
@@ -225,7 +342,7 @@ TEST_CASE("a simulated end issues everything natively, and compressed calls too"
   CHECK(Group::start(nccl, true) == ncclSuccess);
   CHECK(Group::add(native("send")) == ncclSuccess);
   CHECK(Group::add(eligible(30)) == ncclSuccess);
-  CHECK(Group::simulate_end(nccl, nullptr) == ncclSuccess);
+  CHECK(Group::simulate_end(nccl, fakes, nullptr) == ncclSuccess);
   CHECK(calls == Calls{"start", "send", "all-gather 30", "simulate"});
   CHECK(!Group::open());
 }
@@ -248,8 +365,8 @@ TEST_CASE("completions run in order after the outermost end, see its result and 
   Group::at_end(complete(ncclSuccess));
   Group::at_end(complete(ncclRemoteError));
   Group::at_end(complete(ncclSystemError));
-  CHECK(Group::end(nccl, all_gathers) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(seen.empty());
-  CHECK(Group::end(nccl, all_gathers) == ncclRemoteError);  // the first in order
+  CHECK(Group::end(nccl, fakes) == ncclRemoteError);  // the first in order
   CHECK(seen == std::vector<ncclResult_t>{ncclSuccess, ncclRemoteError, ncclSystemError});
 }

@@ -44,6 +44,10 @@ class FakeDevice final : public codec::Device {
     std::memset(pointer, 0, bytes);
     return Status::ok;
   }
+  Status allocate_async(void** pointer, std::size_t bytes, codec::Stream) override { return allocate(pointer, bytes); }
+  void release_async(void* pointer, codec::Stream) override { release(pointer); }
+  Status clear_async(void* pointer, std::size_t bytes, codec::Stream) override { return clear(pointer, bytes); }
+  codec::Stream own_stream() override { return nullptr; }
   Status create_event(codec::Event* event) override {
     *event = this;
     return Status::ok;
@@ -82,7 +86,8 @@ CommPointer used_state(StagingPool& pool, FakeDevice& device) {
   std::string why;
   REQUIRE(pool.reserve(device, 4 * mebibyte, 2, false, &state->communicator.staging, &why) == Status::ok);
   state->communicator.device = &device;
-  REQUIRE(state->communicator.staging->end(nullptr) == Status::ok);
+  REQUIRE(state->reserve_exchange() == Status::ok);
+  REQUIRE(state->communicator.chain->end(nullptr) == Status::ok);
   return state;
 }
 
@@ -185,10 +190,11 @@ TEST_CASE("a reservation frees retired staging only for want of room") {
   std::unique_ptr<Staging> first, second;
   std::string why;
   CHECK(pool.reserve(device, 6 * mebibyte, 2, false, &first, &why) == Status::ok);
-  CHECK(device.allocations == 2 * before);
+  const int of_staging = device.allocations - before;  // nothing was freed
+  CHECK(of_staging > 0);
   CHECK(pool.reserve(device, 4 * mebibyte, 2, false, &second, &why) == Status::ok);
   CHECK(second->bytes() == 4 * mebibyte);
-  CHECK(device.allocations == 2 * before);
+  CHECK(device.allocations == 2 * of_staging);
   pool.release(device, std::move(first));
   pool.release(device, std::move(second));
   CHECK(device.allocations == 0);

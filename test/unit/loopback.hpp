@@ -75,6 +75,10 @@ class LoopbackDevice final : public codec::Device {
   Status clear(void* pointer, std::size_t bytes) override;
   Status create_stream(codec::Stream* stream) override;
   void destroy_stream(codec::Stream stream) override { release(stream); }
+  Status allocate_async(void** pointer, std::size_t bytes, codec::Stream) override { return allocate(pointer, bytes); }
+  void release_async(void* pointer, codec::Stream) override { release(pointer); }
+  Status clear_async(void* pointer, std::size_t bytes, codec::Stream) override { return clear(pointer, bytes); }
+  codec::Stream own_stream() override { return nullptr; }
   Status create_event(codec::Event* event) override;
   void destroy_event(codec::Event event) override { release(event); }
   Status record(codec::Event event, codec::Stream stream) override;

@@ -120,7 +120,7 @@ class StaticRanks : public GatherRanks {
   StaticRanks(const StaticRanks&) = delete;
   StaticRanks& operator=(const StaticRanks&) = delete;
 
-  OverflowPort& port(std::size_t rank) { return *states[rank]->communicator.staging->overflow(); }
+  OverflowPort& port(std::size_t rank) { return *states[rank]->communicator.port; }
 
   // All ranks gather `count` values of `kind` each, in place; with `only`, the other ranks' values are zeros.
   void gather(std::uint64_t count, Data kind, std::uint64_t seed, int only = -1) {

@@ -1,0 +1,38 @@
+// Device memory of one communicator through which its compressed sends and receives pass (rule R9). Unlike that of
+// collectives it grows, in stream order, with the largest group, to what that group's messages take: below 0.72 of the
+// group's own buffers. Nothing is reserved before the first group unless `reserved_bytes` says so.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "codec/device.hpp"
+
+namespace zipccl::collectives {
+
+class TransferStaging {
+ public:
+  // out_of_memory, device_error.
+  static Status create(codec::Device& device, std::uint64_t reserved_bytes, std::unique_ptr<TransferStaging>* staging);
+  ~TransferStaging();  // nothing enqueued uses it any more
+  TransferStaging(const TransferStaging&) = delete;
+  TransferStaging& operator=(const TransferStaging&) = delete;
+
+  // Makes room for a group's messages and the scratch of `encodes` of them. The stream must be behind the latest use of
+  // the staging. May allocate, in stream order; not while `capturing`: unsupported then.
+  Status reserve(std::uint64_t bytes, std::uint64_t encodes, bool capturing, codec::Stream stream);
+
+  std::byte* messages() const { return memory_ + scratch_bytes_; }  // aligned to codec::section_alignment
+  std::byte* scratch() const { return memory_; }                    // codec::encode_scratch_bytes for each encode
+  std::uint64_t bytes() const { return scratch_bytes_ + message_bytes_; }
+
+ private:
+  explicit TransferStaging(codec::Device& device) : device_(device) {}
+
+  codec::Device& device_;
+  std::byte* memory_ = nullptr;  // scratch, then messages
+  std::uint64_t scratch_bytes_ = 0;
+  std::uint64_t message_bytes_ = 0;
+};
+
+}  // namespace zipccl::collectives

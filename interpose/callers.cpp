@@ -1,0 +1,56 @@
+#include "interpose/callers.hpp"
+
+#include "interpose/log.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+const char* advice(Status status) {
+  switch (status) {
+    case Status::nccl_error:
+      return "; NCCL_DEBUG=WARN says more";
+    case Status::unsupported:
+      return "; a group under CUDA graph capture cannot get more memory, ZIPCCL_TRANSFER_MB reserves it beforehand";
+    case Status::out_of_memory:
+      return "; leave the device more memory or take p2p out of ZIPCCL_COLLECTIVES";
+    case Status::device_error:
+    case Status::aborted:
+      return "";
+    default:
+      return "; run with ZIPCCL=off and report this";
+  }
+}
+
+}  // namespace
+
+Callers::~Callers() {
+  for (const CommPointer& owner : owners_) {
+    owner->callers.fetch_sub(1);
+  }
+}
+
+void log_failure(const CommState& state, const char* what, const collectives::Outcome& outcome) {
+  const collectives::Communicator& communicator = state.communicator;
+  const log::DeviceScope device(communicator.device->ordinal());
+  const bool explained = outcome.status == Status::device_error || outcome.status == Status::out_of_memory;
+  log::write(outcome.status == Status::aborted ? LogLevel::info : LogLevel::error,
+             "communicator %s, rank %d: compressed %s failed: %s%s%s (NCCL result %d); its output is undefined%s",
+             state.name.c_str(), communicator.rank, what, describe(outcome.status), explained ? ": " : "",
+             explained ? communicator.device->last_error() : "", static_cast<int>(outcome.result),
+             advice(outcome.status));
+}
+
+ncclResult_t refuse(CommState& state, const char* what, Status status) {
+  const ncclResult_t result = collectives::nccl_result(status);
+  std::int32_t none = 0;
+  if (state.statistics.error.compare_exchange_strong(none, static_cast<std::int32_t>(status))) {
+    log::write(status == Status::aborted ? LogLevel::info : LogLevel::error,
+               "communicator %s, rank %d: %s cannot begin, since the ranks cannot agree any more whether it is "
+               "compressed: %s (NCCL result %d)",
+               state.name.c_str(), state.communicator.rank, what, describe(status), static_cast<int>(result));
+  }
+  return result;
+}
+
+}  // namespace zipccl::interpose

@@ -1,0 +1,37 @@
+// What surrounds the work of a compressed call, whichever it is.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "collectives/outcome.hpp"
+#include "interpose/comm_table.hpp"
+
+namespace zipccl::interpose {
+
+// Marks a thread as inside a compressed call of these communicators, and keeps their state, as long as it lives.
+class Callers {
+ public:
+  template <typename Eligible>
+  explicit Callers(std::span<const Eligible> calls) {
+    owners_.reserve(calls.size());
+    for (const Eligible& call : calls) {
+      call.owner->callers.fetch_add(1);  // ordered with CommState::communicator.aborted
+      owners_.push_back(call.owner);
+    }
+  }
+  ~Callers();
+  Callers(const Callers&) = delete;
+  Callers& operator=(const Callers&) = delete;
+
+ private:
+  std::vector<CommPointer> owners_;
+};
+
+// One log line. `what` is the kind of call: "all-gather".
+void log_failure(const CommState& state, const char* what, const collectives::Outcome& outcome);
+
+// For a call that its fence keeps from beginning; `what` with its article. Logs once for a communicator.
+ncclResult_t refuse(CommState& state, const char* what, Status status);
+
+}  // namespace zipccl::interpose

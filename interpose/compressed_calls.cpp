@@ -1,0 +1,35 @@
+#include "interpose/compressed_calls.hpp"
+
+#include "interpose/all_gather_call.hpp"
+#include "interpose/transfer_call.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+class Calls final : public EligibleCalls {
+ public:
+  ncclResult_t begin(EligibleAllGather* call, bool* compressed) const override {
+    return begin_all_gather(call, compressed);
+  }
+  ncclResult_t begin(EligibleTransfer* call, bool* compressed) const override {
+    return begin_transfer(call, compressed);
+  }
+  ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const override {
+    return begin_all_to_all(call, compressed);
+  }
+  ncclResult_t run(std::span<const EligibleAllGather> calls) const override { return run_all_gathers(calls); }
+  std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> calls) const override {
+    return make_transfer_batch(calls);
+  }
+  std::vector<RecordedCall> parts(const EligibleAllToAll& call) const override { return parts_of_all_to_all(call); }
+};
+
+}  // namespace
+
+const EligibleCalls& eligible_calls() {
+  static const Calls own;
+  return own;
+}
+
+}  // namespace zipccl::interpose

@@ -1,0 +1,366 @@
+#include "interpose/transfer_call.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "interpose/callers.hpp"
+#include "interpose/compressed_calls.hpp"
+#include "interpose/dtypes.hpp"
+#include "interpose/log.hpp"
+#include "interpose/real_nccl.hpp"
+#include "interpose/report.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+using collectives::Collective;
+using collectives::Outcome;
+using collectives::Route;
+using collectives::Transfer;
+using collectives::TransferGroup;
+
+// A group's operations, one TransferGroup for each communicator.
+class Batch final : public EligibleCalls::Batch {
+ public:
+  explicit Batch(std::span<const EligibleTransfer> calls) : callers_(calls) {
+    places_.reserve(calls.size());
+    for (const EligibleTransfer& call : calls) {
+      const std::size_t group = group_of(call);
+      places_.push_back({group, groups_[group].transfers.add(call.transfer)});
+    }
+  }
+
+  ncclResult_t before() override {
+    const RealCall scope;
+    return for_each([](TransferGroup& transfers) { return transfers.encode(); });
+  }
+
+  ncclResult_t issue(std::size_t index) override {
+    const Place place = places_[index];
+    Group& group = groups_[place.group];
+    return note(group, group.transfers.issue(place.index));
+  }
+
+  ncclResult_t after(ncclResult_t group_result) override {
+    const RealCall scope;
+    ncclResult_t result = group_result;
+    if (result == ncclSuccess) {
+      result = for_each([](TransferGroup& transfers) { return transfers.decode(); });
+    }
+    if (result != ncclSuccess) {
+      for (Group& group : groups_) {  // also those whose own part went well: the real group may have run or not
+        group.transfers.abandon(failure_.ok() ? Outcome::of(result) : failure_);
+      }
+    }
+    report::tick();
+    return result;
+  }
+
+ private:
+  struct Group {
+    TransferGroup transfers;
+    const CommState* owner;
+  };
+  struct Place {
+    std::size_t group;
+    std::size_t index;
+  };
+
+  std::size_t group_of(const EligibleTransfer& call) {
+    for (std::size_t index = 0; index < groups_.size(); ++index) {
+      if (groups_[index].owner == call.owner.get()) {
+        return index;
+      }
+    }
+    groups_.push_back({TransferGroup(call.owner->communicator), call.owner.get()});
+    return groups_.size() - 1;
+  }
+
+  template <typename Step>
+  ncclResult_t for_each(Step step) {
+    for (Group& group : groups_) {
+      if (const ncclResult_t result = note(group, step(group.transfers)); result != ncclSuccess) {
+        return result;
+      }
+    }
+    return ncclSuccess;
+  }
+
+  ncclResult_t note(const Group& group, const Outcome& outcome) {
+    if (outcome.status != Status::ok) {
+      failure_ = outcome;
+      log_failure(*group.owner, "sends and receives", outcome);
+    }
+    return outcome.result;
+  }
+
+  Callers callers_;
+  std::vector<Group> groups_;
+  std::vector<Place> places_;
+  Outcome failure_;
+};
+
+void count_native(CommState& state, Collective kind, std::uint64_t bytes, Route route) {
+  state.statistics.bucket(kind, bytes).calls[static_cast<std::size_t>(route)].fetch_add(1, std::memory_order_relaxed);
+  report::tick();
+}
+
+template <typename Native>
+ncclResult_t issue_natively(Native native) {
+  if (Group::recording()) {
+    return Group::add(NativeCall(std::move(native)));
+  }
+  const RealCall scope;
+  return native(RealNccl::get().table());
+}
+
+// For a call that would go compressed: what NCCL would refuse, and a group that was opened before the communicator was
+// there, which nothing compressed can join.
+ncclResult_t check(const char* function, bool buffers, const CommState& state) {
+  if (!buffers) {
+    log::write(LogLevel::warn, "%s: a buffer is null", function);
+    return ncclInvalidArgument;
+  }
+  if (Group::open() && !Group::recording()) {
+    log::write(LogLevel::error, "%s: communicator %s became ready after this group had been opened", function,
+               state.name.c_str());
+    return ncclInvalidUsage;
+  }
+  return ncclSuccess;
+}
+
+// A lone operation is a group of one, but needs no real group around it.
+ncclResult_t run_alone(const EligibleTransfer& call) {
+  const std::unique_ptr<EligibleCalls::Batch> batch = make_transfer_batch({&call, 1});
+  ncclResult_t result = batch->before();
+  if (result == ncclSuccess) {
+    const RealCall scope;
+    result = batch->issue(0);
+  }
+  return batch->after(result);
+}
+
+// Whether the communicator's point to point may be compressed at all; both ends of a pair then count what passes.
+bool counts_transfers(const CommState& state, int peer) {
+  const collectives::Communicator& communicator = state.communicator;
+  return state.active() && communicator.agreement.point_to_point && peer >= 0 && peer < communicator.rank_count &&
+         peer != communicator.rank && collectives::compresses_link(communicator, peer);
+}
+
+template <typename Native>
+ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t dtype, ncclComm_t comm, Native native) {
+  CommPointer state = CommTable::instance().find(comm);
+  operation.call_bytes = operation.count * bytes_of(dtype);
+  if (state == nullptr || !counts_transfers(*state, operation.peer)) {
+    if (state != nullptr) {
+      const Route route = state->active()
+                              ? collectives::route_transfer(state->communicator, operation.peer, operation.count, dtype)
+                              : Route::closed;
+      count_native(*state, operation.kind, operation.call_bytes, route);
+    }
+    return issue_natively(std::move(native));
+  }
+  operation.communicator = &state->communicator;
+  EligibleTransfer call{operation, dtype, std::move(state)};
+  if (Group::recording()) {
+    return Group::add(std::move(call));
+  }
+  bool compressed = false;
+  if (const ncclResult_t begun = begin_transfer(&call, &compressed); begun != ncclSuccess) {
+    return begun;
+  }
+  if (!compressed) {
+    return issue_natively(std::move(native));
+  }
+  const bool buffer = operation.send != nullptr || operation.receive != nullptr;
+  const ncclResult_t wrong = check(function, buffer, *call.owner);
+  return wrong == ncclSuccess ? run_alone(call) : wrong;
+}
+
+std::size_t offset_of(const EligibleAllToAll& call, int peer) {
+  return static_cast<std::size_t>(peer) * call.count * bytes_of(call.dtype);
+}
+
+}  // namespace
+
+ncclResult_t EligibleAllToAll::run_natively(const NcclTable& nccl) const {
+  return all_to_all_natively(nccl, send, receive, count, dtype, owner->communicator.handle, stream);
+}
+
+ncclResult_t all_to_all_natively(const NcclTable& nccl, const void* send, void* receive, std::size_t count,
+                                 ncclDataType_t dtype, ncclComm_t comm, cudaStream_t stream) {
+  if (RealNccl::get().has(&NcclTable::ncclAlltoAll)) {
+    return nccl.ncclAlltoAll(send, receive, count, dtype, comm, stream);
+  }
+  int ranks = 0;
+  if (const ncclResult_t asked = nccl.ncclCommCount(comm, &ranks); asked != ncclSuccess) {
+    return asked;
+  }
+  if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
+    return opened;
+  }
+  const std::size_t bytes = count * bytes_of(dtype);
+  ncclResult_t result = ncclSuccess;
+  for (int peer = 0; peer < ranks && result == ncclSuccess; ++peer) {
+    const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
+    result = nccl.ncclSend(static_cast<const std::byte*>(send) + offset, count, dtype, peer, comm, stream);
+    if (result == ncclSuccess) {
+      result = nccl.ncclRecv(static_cast<std::byte*>(receive) + offset, count, dtype, peer, comm, stream);
+    }
+  }
+  const ncclResult_t closed = nccl.ncclGroupEnd();
+  return result != ncclSuccess ? result : closed;
+}
+
+ncclResult_t send(const void* buffer, std::size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                  cudaStream_t stream) {
+  Transfer operation;
+  operation.send = buffer;
+  operation.count = count;
+  operation.peer = peer;
+  operation.stream = stream;
+  operation.kind = Collective::send;
+  return transfer("ncclSend", operation, dtype, comm,
+                  [=](const NcclTable& nccl) { return nccl.ncclSend(buffer, count, dtype, peer, comm, stream); });
+}
+
+ncclResult_t receive(void* buffer, std::size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                     cudaStream_t stream) {
+  Transfer operation;
+  operation.receive = buffer;
+  operation.count = count;
+  operation.peer = peer;
+  operation.stream = stream;
+  operation.kind = Collective::receive;
+  return transfer("ncclRecv", operation, dtype, comm,
+                  [=](const NcclTable& nccl) { return nccl.ncclRecv(buffer, count, dtype, peer, comm, stream); });
+}
+
+ncclResult_t begin_transfer(EligibleTransfer* call, bool* compressed) {
+  CommState& state = *call->owner;
+  Transfer& operation = call->transfer;
+  const Route route = collectives::route_transfer(state.communicator, operation.peer, operation.count, call->dtype);
+  const bool sends = operation.kind == Collective::send;
+  CallClass::Call one;
+  one.send = operation.send;
+  one.count = operation.count;
+  one.stream = operation.stream;
+  one.eligible = route == Route::compressed;
+  one.form = operation.call_bytes << 1 | (call->dtype == ncclBfloat16 ? 1 : 0);
+  if (one.eligible) {
+    std::uint64_t capture = 0;  // a device that cannot answer fails in NCCL, which says why
+    one.capturing = state.communicator.device->capture(operation.stream, &capture) != Status::ok || capture != 0;
+  }
+  CallClass& pair = state.classes->transfers().pair(static_cast<std::uint32_t>(operation.peer), sends);
+  bool agreed = false;
+  if (const Status status = pair.begin(one, &agreed); status != Status::ok) {
+    return refuse(state, sends ? "a send" : "a receive", status);
+  }
+  *compressed = one.eligible && agreed;
+  operation.pool_fraction = pair.pool_fraction();
+  if (!*compressed) {
+    count_native(state, operation.kind, operation.call_bytes, one.eligible ? Route::native : route);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t all_to_all(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                        cudaStream_t stream) {
+  const CommPointer state = CommTable::instance().find(comm);
+  Route route = Route::closed;
+  if (state != nullptr) {
+    if (state->active()) {
+      route = collectives::route_all_to_all(state->communicator, count, dtype);
+    }
+    if (route != Route::compressed) {
+      const auto ranks = static_cast<std::uint64_t>(state->communicator.rank_count);
+      count_native(*state, Collective::all_to_all, count * bytes_of(dtype) * ranks, route);
+    }
+  }
+  const auto native = [=](const NcclTable& nccl) {
+    return all_to_all_natively(nccl, send, receive, count, dtype, comm, stream);
+  };
+  if (route != Route::compressed) {
+    return issue_natively(native);
+  }
+  if (const ncclResult_t wrong = check("ncclAlltoAll", send != nullptr && receive != nullptr, *state);
+      wrong != ncclSuccess) {
+    if (Group::recording()) {
+      Group::poison(wrong);
+    }
+    return wrong;
+  }
+  EligibleAllToAll call{send, receive, count, dtype, stream, state};
+  if (Group::recording()) {
+    return Group::add(std::move(call));
+  }
+  const NcclTable& nccl = RealNccl::get().table();
+  if (const ncclResult_t opened = Group::start(nccl, true); opened != ncclSuccess) {
+    return opened;
+  }
+  static_cast<void>(Group::add(std::move(call)));
+  return Group::end(nccl, eligible_calls());
+}
+
+ncclResult_t begin_all_to_all(EligibleAllToAll* call, bool* compressed) {
+  CommState& state = *call->owner;
+  const collectives::Communicator& communicator = state.communicator;
+  const std::size_t bytes = offset_of(*call, communicator.rank_count);
+  const bool registered =
+      state.registered.overlaps(call->send, bytes) || state.registered.overlaps(call->receive, bytes);
+  std::uint64_t capture = 0;
+  const bool capturing = communicator.device->capture(call->stream, &capture) != Status::ok || capture != 0;
+  const std::uint64_t values = call->count * static_cast<std::uint64_t>(communicator.rank_count);
+  bool agreed = false;
+  if (const Status status = state.classes->transfers().all_to_all().begin(
+          {call->send, values, call->stream, capturing, !registered}, &agreed);
+      status != Status::ok) {
+    return refuse(state, "an all-to-all", status);
+  }
+  *compressed = agreed && !registered;
+  if (!*compressed) {
+    count_native(state, Collective::all_to_all, bytes, registered ? Route::registered : Route::native);
+  }
+  return ncclSuccess;
+}
+
+std::vector<RecordedCall> parts_of_all_to_all(const EligibleAllToAll& call) {
+  collectives::Communicator& communicator = call.owner->communicator;
+  Transfer operation;
+  operation.communicator = &communicator;
+  operation.count = call.count;
+  operation.stream = call.stream;
+  operation.pool_fraction = call.owner->classes->transfers().all_to_all().pool_fraction();
+  operation.kind = Collective::all_to_all;
+  operation.call_bytes = offset_of(call, communicator.rank_count);
+  operation.calls = 1;  // counted with the first operation
+  std::vector<RecordedCall> parts;
+  for (int peer = 0; peer < communicator.rank_count; ++peer) {
+    const void* from = static_cast<const std::byte*>(call.send) + offset_of(call, peer);
+    void* to = static_cast<std::byte*>(call.receive) + offset_of(call, peer);
+    if (peer == communicator.rank || !collectives::compresses_link(communicator, peer)) {
+      parts.emplace_back(NativeCall([from, to, peer, count = call.count, dtype = call.dtype, stream = call.stream,
+                                     comm = communicator.handle](const NcclTable& nccl) {
+        const ncclResult_t sent = nccl.ncclSend(from, count, dtype, peer, comm, stream);
+        return sent == ncclSuccess ? nccl.ncclRecv(to, count, dtype, peer, comm, stream) : sent;
+      }));
+      continue;
+    }
+    operation.peer = peer;
+    operation.send = from;
+    operation.receive = nullptr;
+    parts.emplace_back(EligibleTransfer{operation, call.dtype, call.owner});
+    operation.calls = 0;
+    operation.send = nullptr;
+    operation.receive = to;
+    parts.emplace_back(EligibleTransfer{operation, call.dtype, call.owner});
+  }
+  return parts;
+}
+
+std::unique_ptr<EligibleCalls::Batch> make_transfer_batch(std::span<const EligibleTransfer> calls) {
+  return std::make_unique<Batch>(calls);
+}
+
+}  // namespace zipccl::interpose
