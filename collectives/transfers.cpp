@@ -213,6 +213,8 @@ void TransferGroup::abandon(const Outcome& outcome) {
     communicator_.statistics->error.compare_exchange_strong(none, static_cast<std::int32_t>(outcome.status));
   }
   if (begun_) {
+    // Again: the first time may be what failed, and end() needs it.
+    static_cast<void>(communicator_.chain->begin(lead(), capture_));
     static_cast<void>(end());
   }
 }
