@@ -61,6 +61,7 @@ class Plan {
     for (RecordedCall& call : calls) {
       const ncclResult_t begun = std::visit([&](auto& one) { return add(one, call); }, call);
       if (begun != ncclSuccess) {
+        note_dropped();
         return begun;
       }
     }
@@ -71,21 +72,31 @@ class Plan {
   ncclResult_t issue(const NcclTable& nccl, CloseGroup close_group) {
     if (!all_gathers_.empty()) {
       if (const ncclResult_t result = eligible_.run(all_gathers_); result != ncclSuccess) {
+        note_dropped();
         return result;
       }
     }
     if (calls_.empty()) {
       return ncclSuccess;
     }
+    bool dropped = true;
+    ncclResult_t result = ncclSuccess;
     if (transfers_.empty()) {
-      return issue_group(nccl, close_group, [](std::size_t) { return ncclInternalError; });
+      result = issue_group(
+          nccl, close_group, [](std::size_t) { return ncclInternalError; }, &dropped);
+    } else {
+      const std::unique_ptr<EligibleCalls::Batch> batch = eligible_.batch(transfers_);
+      result = batch->before();
+      if (result == ncclSuccess) {
+        result = issue_group(
+            nccl, close_group, [&](std::size_t index) { return batch->issue(index); }, &dropped);
+      }
+      result = batch->after(result, dropped);
     }
-    const std::unique_ptr<EligibleCalls::Batch> batch = eligible_.batch(transfers_);
-    ncclResult_t result = batch->before();
-    if (result == ncclSuccess) {
-      result = issue_group(nccl, close_group, [&](std::size_t index) { return batch->issue(index); });
+    if (dropped) {
+      note_dropped();
     }
-    return batch->after(result);
+    return result;
   }
 
   void add_native(NativeCall call) { calls_.emplace_back(std::move(call)); }
@@ -107,8 +118,15 @@ class Plan {
     if (begun != ncclSuccess) {
       return begun;
     }
+    owners_.push_back(call.owner);
     compressed ? add_compressed(call) : add_native(native_form(whole));
     return ncclSuccess;
+  }
+
+  void note_dropped() const {
+    if (!owners_.empty()) {
+      eligible_.dropped(owners_);
+    }
   }
 
   void add_compressed(EligibleAllGather& call) { all_gathers_.push_back(std::move(call)); }
@@ -126,10 +144,11 @@ class Plan {
     }
   }
 
-  // One real group, closed by `close_group`. NCCL drops the group if a call in it failed.
+  // One real group, closed by `close_group`. NCCL drops the group if a call in it failed, which *dropped tells.
   template <typename CloseGroup, typename IssueTransfer>
-  ncclResult_t issue_group(const NcclTable& nccl, CloseGroup close_group, IssueTransfer issue_transfer) {
+  ncclResult_t issue_group(const NcclTable& nccl, CloseGroup close_group, IssueTransfer issue_transfer, bool* dropped) {
     const RealCall scope;
+    *dropped = true;
     if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
       return opened;
     }
@@ -143,13 +162,15 @@ class Plan {
       error = ncclSuccess;
     }
     const ncclResult_t closed = close_group();
-    return error != ncclSuccess ? error : closed;
+    *dropped = error != ncclSuccess;
+    return *dropped ? error : closed;
   }
 
   const EligibleCalls& eligible_;
   std::vector<EligibleAllGather> all_gathers_;
   std::vector<std::variant<NativeCall, TransferIndex>> calls_;  // of the real group, in program order
   std::vector<EligibleTransfer> transfers_;
+  std::vector<CommPointer> owners_;  // of the eligible calls that have begun
 };
 
 // What waits for the group's end, in order. The first error counts.
@@ -190,7 +211,7 @@ ncclResult_t EligibleAllGather::run_natively(const NcclTable& nccl) const {
 
 ncclResult_t EligibleTransfer::run_natively(const NcclTable& nccl) const {
   const ncclComm_t comm = transfer.communicator->handle;
-  return transfer.send != nullptr
+  return transfer.kind != collectives::Collective::receive
              ? nccl.ncclSend(transfer.send, transfer.count, dtype, transfer.peer, comm, transfer.stream)
              : nccl.ncclRecv(transfer.receive, transfer.count, dtype, transfer.peer, comm, transfer.stream);
 }

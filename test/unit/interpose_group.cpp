@@ -58,8 +58,8 @@ class FakeBatch final : public EligibleCalls::Batch {
     return before_result;
   }
   ncclResult_t issue(std::size_t index) override { return note("transfer " + std::to_string(counts_.at(index))); }
-  ncclResult_t after(ncclResult_t result) override {
-    calls.push_back("after " + std::to_string(result));
+  ncclResult_t after(ncclResult_t result, bool dropped) override {
+    calls.push_back("after " + std::to_string(result) + (dropped ? " dropped" : ""));
     return result;
   }
 
@@ -78,6 +78,9 @@ class FakeCalls final : public EligibleCalls {
   }
   ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const override {
     return decide(call->count, compressed);
+  }
+  void dropped(std::span<const CommPointer> owners) const override {
+    calls.push_back("keep " + std::to_string(owners.size()));
   }
   ncclResult_t run(std::span<const EligibleAllGather> gathers) const override {
     calls.emplace_back("compressed");
@@ -129,6 +132,7 @@ RecordedCall transfer(std::uint64_t count, bool sends) {
   EligibleTransfer recorded{{}, ncclBfloat16, owner};
   recorded.transfer.communicator = &owner->communicator;
   recorded.transfer.count = count;
+  recorded.transfer.kind = sends ? zipccl::collectives::Collective::send : zipccl::collectives::Collective::receive;
   recorded.transfer.send = sends ? &buffer : nullptr;
   recorded.transfer.receive = sends ? nullptr : &buffer;
   return recorded;
@@ -196,19 +200,41 @@ TEST_CASE("compressed sends and receives keep their places in the one real group
   SECTION("the compressed collectives fail: nothing else happens") {
     all_gather_result = ncclRemoteError;
     CHECK(Group::end(nccl, fakes) == ncclRemoteError);
-    CHECK(calls == Calls{"compressed"});
+    CHECK(calls == Calls{"compressed", "keep 5"});
   }
   SECTION("preparation fails: no real group, but the batch hears of it") {
     before_result = ncclUnhandledCudaError;
     CHECK(Group::end(nccl, fakes) == ncclUnhandledCudaError);
-    CHECK(calls == Calls{"compressed", "before 3", "after 1"});
+    CHECK(calls == Calls{"compressed", "before 3", "after 1 dropped", "keep 5"});
   }
   SECTION("the real group fails") {
     end_result = ncclSystemError;
     CHECK(Group::end(nccl, fakes) == ncclSystemError);
     CHECK(calls.back() == "after 2");
   }
+  SECTION("a call in the real group fails") {
+    CHECK(Group::add(native("broadcast", ncclInvalidArgument)) == ncclSuccess);
+    CHECK(Group::add(transfer(4, true)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
+    CHECK(calls == Calls{"compressed", "before 4", "start", "transfer 1", "reduce", "transfer 2", "send 5000",
+                         "transfer 3", "broadcast", "end", "after 4 dropped", "keep 6"});
+  }
   CHECK(!Group::open());
+}
+
+TEST_CASE("without a buffer, which NCCL allows for nothing, a send stays a send and a receive a receive") {
+  const NcclTable nccl = fake_nccl();
+  const auto empty = [](bool sends) {
+    auto recorded = std::get<EligibleTransfer>(transfer(5000, sends));
+    recorded.transfer.send = nullptr;
+    recorded.transfer.receive = nullptr;
+    return recorded;
+  };
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(empty(true)) == ncclSuccess);
+  CHECK(Group::add(empty(false)) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
+  CHECK(calls == Calls{"start", "send 5000", "receive 5000", "end"});
 }
 
 TEST_CASE("a compressed all-to-all is its parts, in its place") {
@@ -259,7 +285,7 @@ TEST_CASE("errors of the real calls") {
     CHECK(Group::add(eligible(1)) == ncclSuccess);
     CHECK(Group::add(native("send")) == ncclSuccess);
     CHECK(Group::end(nccl, fakes) == ncclInternalError);
-    CHECK(calls == Calls{"compressed"});
+    CHECK(calls == Calls{"compressed", "keep 1"});
   }
   SECTION("a native call fails: the rest is left out and the real group closed") {
     end_result = ncclSystemError;

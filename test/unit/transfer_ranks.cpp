@@ -105,6 +105,7 @@ void Messages::enqueue(GatherRank& state) {
     }
   }
   Outcome outcome;
+  bool refused = false;
   if (operations > 0) {
     outcome = group.encode();
     if (outcome.ok()) {
@@ -112,13 +113,16 @@ void Messages::enqueue(GatherRank& state) {
       for (std::size_t index = 0; index < operations && outcome.ok(); ++index) {
         outcome = group.issue(index);
       }
+      refused = !outcome.ok();
       const ncclResult_t closed = loopback_table().ncclGroupEnd();
       outcome = outcome.ok() ? Outcome::of(closed) : outcome;
     }
     if (outcome.ok()) {
       outcome = group.decode();
     }
-    if (!outcome.ok()) {
+    if (drops && refused) {
+      group.drop();
+    } else if (!outcome.ok()) {
       group.abandon(outcome);
     }
   }

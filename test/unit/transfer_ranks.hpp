@@ -42,6 +42,7 @@ class Messages {
   void require_received() const;
   // Values come to each buffer, and leave it, by copies on the message's own stream.
   bool copies = false;
+  bool drops = false;  // when NCCL refuses a call, instead of giving up the communicator
 
   std::uint64_t buffer_bytes(int rank) const;  // of values that it sends and receives
   std::uint64_t static_bytes(int rank) const;  // of its messages

@@ -347,6 +347,36 @@ TEST_CASE("whatever fails, and when, the streams are rejoined, nothing leaks and
   }
 }
 
+TEST_CASE("a group that NCCL drops leaves the communicator as it was") {
+  TransferRanks ranks(2);
+  const auto messages = make(ranks, ring(2, {{0, 0, 5000, Data::normal, 1, 16}, {0, 0, 7000, Data::normal, 2, 0}}), 1);
+  for (int call = 1; call <= 4; ++call) {
+    CAPTURE(call);
+    ranks.world.fault_rank = LoopbackWorld::every_rank;
+    ranks.world.fault_call = call;
+    ranks.world.fault_result = ncclInvalidArgument;
+    for (const auto& state : ranks.states) {
+      state->rank.calls = state->device.decodes = 0;
+    }
+    messages->drops = true;
+    messages->refill(static_cast<std::uint64_t>(call));
+    messages->run();
+    for (const auto& state : ranks.states) {
+      REQUIRE(state->result == ncclInvalidArgument);
+      REQUIRE(state->communicator.failure == ncclSuccess);
+      REQUIRE(state->device.decodes == 0);
+      REQUIRE(state->communicator.port->counters().finished == state->communicator.port->enqueued());
+    }
+    require_ordered(ranks, 2);
+    ranks.require_chained();
+    ranks.world.fault_call = 0;
+    messages->run();
+    messages->require_right();
+    require_ordered(ranks, 2);
+  }
+  REQUIRE(ranks.leaks() == 0);
+}
+
 TEST_CASE("memory that is refused is NCCL's error for memory") {
   TransferRanks ranks(2);
   const auto messages = make(ranks, ring(2, {{0, 0, 700000, Data::normal, 1}}), 1);
