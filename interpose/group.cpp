@@ -1,10 +1,12 @@
 #include "interpose/group.hpp"
 
+#include <exception>
 #include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "interpose/log.hpp"
 #include "interpose/process.hpp"
 
 namespace zipccl::interpose {
@@ -52,6 +54,18 @@ NativeCall native_form(RecordedCall& call) {
       call);
 }
 
+// For steps between a begin and an end that must come in any case: a real group that stays open would take in all that
+// the thread calls later, and streams that are not joined again would overwrite what others use.
+template <typename Step>
+ncclResult_t guarded(Step step) {
+  try {
+    return step();
+  } catch (const std::exception& error) {
+    log::write(LogLevel::error, "a group cannot be issued: %s", error.what());
+    return ncclSystemError;
+  }
+}
+
 // What a recorded group comes to, when it is decided which calls are compressed.
 class Plan {
  public:
@@ -86,7 +100,7 @@ class Plan {
           nccl, close_group, [](std::size_t) { return ncclInternalError; }, &dropped);
     } else {
       const std::unique_ptr<EligibleCalls::Batch> batch = eligible_.batch(transfers_);
-      result = batch->before();
+      result = guarded([&] { return batch->before(); });
       if (result == ncclSuccess) {
         result = issue_group(
             nccl, close_group, [&](std::size_t index) { return batch->issue(index); }, &dropped);
@@ -155,7 +169,8 @@ class Plan {
     ncclResult_t error = ncclSuccess;
     for (const auto& call : calls_) {
       const auto* const transfer = std::get_if<TransferIndex>(&call);
-      error = transfer != nullptr ? issue_transfer(transfer->value) : std::get<NativeCall>(call)(nccl);
+      error = guarded(
+          [&] { return transfer != nullptr ? issue_transfer(transfer->value) : std::get<NativeCall>(call)(nccl); });
       if (error != ncclSuccess && error != ncclInProgress) {
         break;
       }
@@ -172,6 +187,12 @@ class Plan {
   std::vector<EligibleTransfer> transfers_;
   std::vector<CommPointer> owners_;  // of the eligible calls that have begun
 };
+
+ncclResult_t decide_and_issue(const NcclTable& nccl, const EligibleCalls& eligible, std::vector<RecordedCall>& calls) {
+  Plan plan(eligible);
+  const ncclResult_t decided = plan.decide(calls);
+  return decided == ncclSuccess ? plan.issue(nccl, [&] { return nccl.ncclGroupEnd(); }) : decided;
+}
 
 // What waits for the group's end, in order. The first error counts.
 ncclResult_t complete(const std::vector<Completion>& completions, ncclResult_t result) {
@@ -253,11 +274,13 @@ void Group::at_end(Completion completion) { contents().completions.push_back(std
 
 ncclResult_t Group::end(const NcclTable& nccl, const EligibleCalls& eligible) {
   const auto close_group = [&] { return nccl.ncclGroupEnd(); };
-  return finish(close_group, [&](Contents& held) {
-    Plan plan(eligible);
-    const ncclResult_t decided = plan.decide(held.calls);
-    return decided == ncclSuccess ? plan.issue(nccl, close_group) : decided;
-  });
+  return finish(close_group, [&](Contents& held) { return decide_and_issue(nccl, eligible, held.calls); });
+}
+
+ncclResult_t Group::alone(const NcclTable& nccl, const EligibleCalls& eligible, RecordedCall call) {
+  std::vector<RecordedCall> calls;
+  calls.push_back(std::move(call));
+  return decide_and_issue(nccl, eligible, calls);
 }
 
 ncclResult_t Group::simulate_end(const NcclTable& nccl, const EligibleCalls& eligible, ncclSimInfo_t* info) {

@@ -60,7 +60,8 @@ using Completion = std::function<ncclResult_t(ncclResult_t result)>;
 // What becomes of eligible calls (compressed_calls.hpp). Has no state.
 class EligibleCalls {
  public:
-  // A group's compressed sends and receives: before its real group, each in its place inside, and after it.
+  // A group's compressed sends and receives: before its real group, each in its place inside, and after it. The first
+  // two may throw.
   class Batch {
    public:
     virtual ~Batch() = default;
@@ -106,6 +107,8 @@ class Group {
   static void at_end(Completion completion);
   // ncclGroupEnd; outside any group NCCL itself complains.
   static ncclResult_t end(const NcclTable& nccl, const EligibleCalls& eligible);
+  // A group of one call, outside any group.
+  static ncclResult_t alone(const NcclTable& nccl, const EligibleCalls& eligible, RecordedCall call);
   // ncclGroupSimulateEnd: everything natively, and nothing runs.
   static ncclResult_t simulate_end(const NcclTable& nccl, const EligibleCalls& eligible, ncclSimInfo_t* info);
 };

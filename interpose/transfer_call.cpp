@@ -1,5 +1,6 @@
 #include "interpose/transfer_call.hpp"
 
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -87,11 +88,21 @@ class Batch final : public EligibleCalls::Batch {
   template <typename Step>
   ncclResult_t for_each(Step step) {
     for (Group& group : groups_) {
-      if (const ncclResult_t result = note(group, step(group.transfers)); result != ncclSuccess) {
+      if (const ncclResult_t result = note(group, attempt(step, group.transfers)); result != ncclSuccess) {
         return result;
       }
     }
     return ncclSuccess;
+  }
+
+  // One that throws has begun and must be abandoned as one that fails.
+  template <typename Step>
+  static Outcome attempt(Step step, TransferGroup& transfers) {
+    try {
+      return step(transfers);
+    } catch (const std::bad_alloc&) {
+      return Outcome::of(Status::out_of_memory);
+    }
   }
 
   static ncclResult_t note(Group& group, const Outcome& outcome) {
@@ -321,12 +332,7 @@ ncclResult_t all_to_all(const void* send, void* receive, std::size_t count, nccl
   if (Group::recording()) {
     return Group::add(std::move(call));
   }
-  const NcclTable& nccl = RealNccl::get().table();
-  if (const ncclResult_t opened = Group::start(nccl, true); opened != ncclSuccess) {
-    return opened;
-  }
-  static_cast<void>(Group::add(std::move(call)));
-  return Group::end(nccl, eligible_calls());
+  return Group::alone(RealNccl::get().table(), eligible_calls(), std::move(call));
 }
 
 ncclResult_t begin_all_to_all(EligibleAllToAll* call, bool* compressed) {

@@ -1,3 +1,4 @@
+#include <new>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ ncclResult_t start_result = ncclSuccess;
 ncclResult_t end_result = ncclSuccess;
 ncclResult_t all_gather_result = ncclSuccess;
 ncclResult_t before_result = ncclSuccess;  // of a batch
+std::string lacks_memory;                  // the step of a batch that throws
 std::vector<std::size_t> all_gather_sizes;
 std::vector<std::size_t> begun;  // sizes of the eligible all-gathers that were decided about
 ncclResult_t begin_result = ncclSuccess;
@@ -28,6 +30,7 @@ NcclTable fake_nccl() {
   calls.clear();
   all_gather_sizes.clear();
   begun.clear();
+  lacks_memory.clear();
   begin_result = start_result = end_result = all_gather_result = before_result = ncclSuccess;
   NcclTable table;
   table.ncclGroupStart = [] { return note("start", start_result); };
@@ -55,15 +58,25 @@ class FakeBatch final : public EligibleCalls::Batch {
   }
   ncclResult_t before() override {
     calls.push_back("before " + std::to_string(counts_.size()));
+    allocate("before");
     return before_result;
   }
-  ncclResult_t issue(std::size_t index) override { return note("transfer " + std::to_string(counts_.at(index))); }
+  ncclResult_t issue(std::size_t index) override {
+    allocate("issue");
+    return note("transfer " + std::to_string(counts_.at(index)));
+  }
   ncclResult_t after(ncclResult_t result, bool dropped) override {
     calls.push_back("after " + std::to_string(result) + (dropped ? " dropped" : ""));
     return result;
   }
 
  private:
+  static void allocate(const char* step) {
+    if (lacks_memory == step) {
+      throw std::bad_alloc();
+    }
+  }
+
   std::vector<std::uint64_t> counts_;
 };
 
@@ -207,6 +220,16 @@ TEST_CASE("compressed sends and receives keep their places in the one real group
     CHECK(Group::end(nccl, fakes) == ncclUnhandledCudaError);
     CHECK(calls == Calls{"compressed", "before 3", "after 1 dropped", "keep 5"});
   }
+  SECTION("memory runs out in the preparation: the batch hears of it") {
+    lacks_memory = "before";
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"compressed", "before 3", "after 2 dropped", "keep 5"});
+  }
+  SECTION("memory runs out inside the real group: it is closed, and the batch hears of it") {
+    lacks_memory = "issue";
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"compressed", "before 3", "start", "end", "after 2 dropped", "keep 5"});
+  }
   SECTION("the real group fails") {
     end_result = ncclSystemError;
     CHECK(Group::end(nccl, fakes) == ncclSystemError);
@@ -247,6 +270,19 @@ TEST_CASE("a compressed all-to-all is its parts, in its place") {
   CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(calls ==
         Calls{"before 2", "start", "before", "own part", "transfer 7", "transfer 7", "behind", "end", "after 0"});
+}
+
+TEST_CASE("a call alone is a group of its own, which nothing joins") {
+  const NcclTable nccl = fake_nccl();
+  SECTION("issued") {
+    CHECK(Group::alone(nccl, fakes, transfer(7, true)) == ncclSuccess);
+    CHECK(calls == Calls{"before 1", "start", "transfer 7", "end", "after 0"});
+  }
+  SECTION("failed") {
+    lacks_memory = "issue";
+    CHECK(Group::alone(nccl, fakes, transfer(7, true)) == ncclSystemError);
+  }
+  CHECK(!Group::open());
 }
 
 TEST_CASE("no real group is opened for nothing") {
