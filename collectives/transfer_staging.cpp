@@ -33,6 +33,9 @@ Status TransferStaging::create(codec::Device& device, std::uint64_t reserved_byt
 }
 
 TransferStaging::~TransferStaging() {
+  for (std::byte* memory : kept_) {
+    device_.release_async(memory, device_.own_stream());
+  }
   if (memory_ != nullptr) {
     device_.release_async(memory_, device_.own_stream());
   }
@@ -42,6 +45,7 @@ Status TransferStaging::reserve(std::uint64_t bytes, std::uint64_t encodes, bool
   const std::uint64_t scratch =
       std::min<std::uint64_t>(encodes, codec::encode_scratch_messages) * codec::encode_scratch_bytes;
   if (bytes <= message_bytes_ && scratch <= scratch_bytes_) {
+    in_graphs_ = in_graphs_ || capturing;
     return Status::ok;
   }
   if (capturing) {
@@ -49,7 +53,11 @@ Status TransferStaging::reserve(std::uint64_t bytes, std::uint64_t encodes, bool
   }
   const std::uint64_t new_scratch = std::max(scratch, scratch_bytes_);
   const std::uint64_t new_bytes = std::max(bytes, message_bytes_);
-  if (memory_ != nullptr) {  // first, so that the new memory may be made of it
+  if (in_graphs_) {
+    kept_.push_back(std::exchange(memory_, nullptr));
+    kept_bytes_ += std::exchange(scratch_bytes_, 0) + std::exchange(message_bytes_, 0);
+    in_graphs_ = false;
+  } else if (memory_ != nullptr) {  // first, so that the new memory may be made of it
     device_.release_async(std::exchange(memory_, nullptr), stream);
     scratch_bytes_ = message_bytes_ = 0;
   }

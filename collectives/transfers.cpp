@@ -153,7 +153,7 @@ Outcome TransferGroup::issue(std::size_t index) const {
 Outcome TransferGroup::decode() {
   Status status = Status::ok;
   for (const std::uint32_t room : rooms_) {
-    status = status == Status::ok ? enqueue_decode(room) : status;
+    status = status == Status::ok ? enqueue_decode(room, true) : status;
   }
   if (status == Status::ok) {
     status = end();
@@ -165,12 +165,12 @@ Outcome TransferGroup::decode() {
 }
 
 // Also without receives: the patch counts the encode as finished.
-Status TransferGroup::enqueue_decode(std::uint32_t room) const {
+Status TransferGroup::enqueue_decode(std::uint32_t room, bool received) const {
   std::vector<codec::DecodeItem> items;
   items.reserve(messages_.size() - sends_ + 1);
   for (const Message& message : messages_) {
     const Transfer& transfer = message.transfer;
-    if (transfer.receive != nullptr && transfer.pool_fraction == room) {
+    if (received && transfer.receive != nullptr && transfer.pool_fraction == room) {
       items.push_back({communicator_.transfers->messages() + message.offset, transfer.receive, transfer.count,
                        static_cast<std::uint32_t>(transfer.peer)});
     }
@@ -206,6 +206,22 @@ void TransferGroup::count() const {
   }
 }
 
+void TransferGroup::drop() {
+  if (!begun_) {
+    return;
+  }
+  Status status = Status::ok;
+  for (const std::uint32_t room : rooms_) {
+    status = status == Status::ok ? enqueue_decode(room, false) : status;
+  }
+  if (status == Status::ok) {
+    status = end();
+  }
+  if (status != Status::ok) {
+    abandon(Outcome::of(status));
+  }
+}
+
 void TransferGroup::abandon(const Outcome& outcome) {
   if (communicator_.failure == ncclSuccess) {
     communicator_.failure = outcome.result;
@@ -213,6 +229,8 @@ void TransferGroup::abandon(const Outcome& outcome) {
     communicator_.statistics->error.compare_exchange_strong(none, static_cast<std::int32_t>(outcome.status));
   }
   if (begun_) {
+    // Again: the first time may be what failed, and end() needs it.
+    static_cast<void>(communicator_.chain->begin(lead(), capture_));
     static_cast<void>(end());
   }
 }

@@ -56,6 +56,8 @@ class TransferGroup {
   Outcome issue(std::size_t index) const;
   // After the real group succeeded: all receives are decoded.
   Outcome decode();
+  // Instead of decode() when NCCL has dropped the group: the communicator goes on as if it had not been.
+  void drop();
   // Instead of, or after, decode() when anything failed: what was enqueued may still use the staging, and the
   // communicator's `failure` is set.
   void abandon(const Outcome& outcome);
@@ -72,7 +74,7 @@ class TransferGroup {
   void find_streams();
   Status begin();
   Status enqueue_encode(std::uint32_t room) const;
-  Status enqueue_decode(std::uint32_t room) const;
+  Status enqueue_decode(std::uint32_t room, bool received) const;
   Status end() const;
   void count() const;
 

@@ -1,5 +1,7 @@
 #include "interpose/call_class.hpp"
 
+#include <utility>
+
 #include "interpose/comm_table.hpp"
 #include "interpose/config.hpp"
 #include "interpose/log.hpp"
@@ -51,17 +53,22 @@ Status CallClass::begin(const Call& call, bool* compressed) {
     switch_to(setting, number);
   }
   *compressed = setting.compressed;
-  if (call.capturing && setting.compressed && call.eligible && !captured_) {
-    captured_ = true;
-    gate_.keep();  // a graph goes on as it was captured; eager calls beside it do likewise
+  if (call.capturing && setting.compressed && call.eligible) {
+    keep();  // a graph goes on as it was captured; eager calls beside it do likewise
   }
   if (compares() && !history_complete_) {
     remember(call.form, number);
   }
-  if (!captured_ && !call.capturing && call.eligible && !unchanging_) {
+  if (!kept_ && !call.capturing && call.eligible && !unchanging_) {
     setting.compressed ? review(number) : consider(call, number);
   }
   return Status::ok;
+}
+
+void CallClass::keep() {
+  if (!std::exchange(kept_, true)) {
+    gate_.keep();
+  }
 }
 
 // FNV-1a over the calls' forms.

@@ -59,6 +59,7 @@ class CallClass {
   // compressed is the same on all of them. Waits at a fence (rule R4). Not ok: aborted, or connection_lost at a fence
   // that cannot be decided; the call must then fail.
   Status begin(const Call& call, bool* compressed);
+  void keep();  // stays as it is, but for a switch that the ranks have agreed on already
 
   std::uint32_t pool_fraction() const { return current_.pool_fraction; }  // of the latest call; by the calling thread
   bool idle() const;  // no look is under way; by the calling thread, or when there is none
@@ -101,7 +102,7 @@ class CallClass {
   Promotion promotion_;
   std::unique_ptr<Observer> observer_;
   bool unobservable_ = false;  // no memory for an observer
-  bool captured_ = false;      // a compressed call
+  bool kept_ = false;
   bool history_complete_ = false;
   bool wish_waits_ = false;  // for the history
   bool agreed_ = false;      // a receiver's wish is made

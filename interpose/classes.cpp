@@ -53,6 +53,11 @@ Status Classes::start() {
   return status;
 }
 
+void Classes::keep() {
+  all_gather_.keep();
+  transfers_.keep();
+}
+
 // Device memory, and for mode static the overflow port.
 std::uint64_t Classes::reserve(std::string* why) {
   collectives::Communicator& communicator = state_.communicator;

@@ -18,6 +18,11 @@ class Calls final : public EligibleCalls {
   ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const override {
     return begin_all_to_all(call, compressed);
   }
+  void dropped(std::span<const CommPointer> owners) const override {
+    for (const CommPointer& owner : owners) {
+      owner->classes->keep();
+    }
+  }
   ncclResult_t run(std::span<const EligibleAllGather> calls) const override { return run_all_gathers(calls); }
   std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> calls) const override {
     return make_transfer_batch(calls);

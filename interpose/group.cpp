@@ -1,10 +1,12 @@
 #include "interpose/group.hpp"
 
+#include <exception>
 #include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "interpose/log.hpp"
 #include "interpose/process.hpp"
 
 namespace zipccl::interpose {
@@ -52,6 +54,18 @@ NativeCall native_form(RecordedCall& call) {
       call);
 }
 
+// For steps between a begin and an end that must come in any case: a real group that stays open would take in all that
+// the thread calls later, and streams that are not joined again would overwrite what others use.
+template <typename Step>
+ncclResult_t guarded(Step step) {
+  try {
+    return step();
+  } catch (const std::exception& error) {
+    log::write(LogLevel::error, "a group cannot be issued: %s", error.what());
+    return ncclSystemError;
+  }
+}
+
 // What a recorded group comes to, when it is decided which calls are compressed.
 class Plan {
  public:
@@ -61,6 +75,7 @@ class Plan {
     for (RecordedCall& call : calls) {
       const ncclResult_t begun = std::visit([&](auto& one) { return add(one, call); }, call);
       if (begun != ncclSuccess) {
+        note_dropped();
         return begun;
       }
     }
@@ -71,21 +86,31 @@ class Plan {
   ncclResult_t issue(const NcclTable& nccl, CloseGroup close_group) {
     if (!all_gathers_.empty()) {
       if (const ncclResult_t result = eligible_.run(all_gathers_); result != ncclSuccess) {
+        note_dropped();
         return result;
       }
     }
     if (calls_.empty()) {
       return ncclSuccess;
     }
+    bool dropped = true;
+    ncclResult_t result = ncclSuccess;
     if (transfers_.empty()) {
-      return issue_group(nccl, close_group, [](std::size_t) { return ncclInternalError; });
+      result = issue_group(
+          nccl, close_group, [](std::size_t) { return ncclInternalError; }, &dropped);
+    } else {
+      const std::unique_ptr<EligibleCalls::Batch> batch = eligible_.batch(transfers_);
+      result = guarded([&] { return batch->before(); });
+      if (result == ncclSuccess) {
+        result = issue_group(
+            nccl, close_group, [&](std::size_t index) { return batch->issue(index); }, &dropped);
+      }
+      result = batch->after(result, dropped);
     }
-    const std::unique_ptr<EligibleCalls::Batch> batch = eligible_.batch(transfers_);
-    ncclResult_t result = batch->before();
-    if (result == ncclSuccess) {
-      result = issue_group(nccl, close_group, [&](std::size_t index) { return batch->issue(index); });
+    if (dropped) {
+      note_dropped();
     }
-    return batch->after(result);
+    return result;
   }
 
   void add_native(NativeCall call) { calls_.emplace_back(std::move(call)); }
@@ -107,8 +132,15 @@ class Plan {
     if (begun != ncclSuccess) {
       return begun;
     }
+    owners_.push_back(call.owner);
     compressed ? add_compressed(call) : add_native(native_form(whole));
     return ncclSuccess;
+  }
+
+  void note_dropped() const {
+    if (!owners_.empty()) {
+      eligible_.dropped(owners_);
+    }
   }
 
   void add_compressed(EligibleAllGather& call) { all_gathers_.push_back(std::move(call)); }
@@ -126,31 +158,41 @@ class Plan {
     }
   }
 
-  // One real group, closed by `close_group`. NCCL drops the group if a call in it failed.
+  // One real group, closed by `close_group`. NCCL drops the group if a call in it failed, which *dropped tells.
   template <typename CloseGroup, typename IssueTransfer>
-  ncclResult_t issue_group(const NcclTable& nccl, CloseGroup close_group, IssueTransfer issue_transfer) {
+  ncclResult_t issue_group(const NcclTable& nccl, CloseGroup close_group, IssueTransfer issue_transfer, bool* dropped) {
     const RealCall scope;
+    *dropped = true;
     if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
       return opened;
     }
     ncclResult_t error = ncclSuccess;
     for (const auto& call : calls_) {
       const auto* const transfer = std::get_if<TransferIndex>(&call);
-      error = transfer != nullptr ? issue_transfer(transfer->value) : std::get<NativeCall>(call)(nccl);
+      error = guarded(
+          [&] { return transfer != nullptr ? issue_transfer(transfer->value) : std::get<NativeCall>(call)(nccl); });
       if (error != ncclSuccess && error != ncclInProgress) {
         break;
       }
       error = ncclSuccess;
     }
     const ncclResult_t closed = close_group();
-    return error != ncclSuccess ? error : closed;
+    *dropped = error != ncclSuccess;
+    return *dropped ? error : closed;
   }
 
   const EligibleCalls& eligible_;
   std::vector<EligibleAllGather> all_gathers_;
   std::vector<std::variant<NativeCall, TransferIndex>> calls_;  // of the real group, in program order
   std::vector<EligibleTransfer> transfers_;
+  std::vector<CommPointer> owners_;  // of the eligible calls that have begun
 };
+
+ncclResult_t decide_and_issue(const NcclTable& nccl, const EligibleCalls& eligible, std::vector<RecordedCall>& calls) {
+  Plan plan(eligible);
+  const ncclResult_t decided = plan.decide(calls);
+  return decided == ncclSuccess ? plan.issue(nccl, [&] { return nccl.ncclGroupEnd(); }) : decided;
+}
 
 // What waits for the group's end, in order. The first error counts.
 ncclResult_t complete(const std::vector<Completion>& completions, ncclResult_t result) {
@@ -190,7 +232,7 @@ ncclResult_t EligibleAllGather::run_natively(const NcclTable& nccl) const {
 
 ncclResult_t EligibleTransfer::run_natively(const NcclTable& nccl) const {
   const ncclComm_t comm = transfer.communicator->handle;
-  return transfer.send != nullptr
+  return transfer.kind != collectives::Collective::receive
              ? nccl.ncclSend(transfer.send, transfer.count, dtype, transfer.peer, comm, transfer.stream)
              : nccl.ncclRecv(transfer.receive, transfer.count, dtype, transfer.peer, comm, transfer.stream);
 }
@@ -232,11 +274,13 @@ void Group::at_end(Completion completion) { contents().completions.push_back(std
 
 ncclResult_t Group::end(const NcclTable& nccl, const EligibleCalls& eligible) {
   const auto close_group = [&] { return nccl.ncclGroupEnd(); };
-  return finish(close_group, [&](Contents& held) {
-    Plan plan(eligible);
-    const ncclResult_t decided = plan.decide(held.calls);
-    return decided == ncclSuccess ? plan.issue(nccl, close_group) : decided;
-  });
+  return finish(close_group, [&](Contents& held) { return decide_and_issue(nccl, eligible, held.calls); });
+}
+
+ncclResult_t Group::alone(const NcclTable& nccl, const EligibleCalls& eligible, RecordedCall call) {
+  std::vector<RecordedCall> calls;
+  calls.push_back(std::move(call));
+  return decide_and_issue(nccl, eligible, calls);
 }
 
 ncclResult_t Group::simulate_end(const NcclTable& nccl, const EligibleCalls& eligible, ncclSimInfo_t* info) {

@@ -60,13 +60,16 @@ using Completion = std::function<ncclResult_t(ncclResult_t result)>;
 // What becomes of eligible calls (compressed_calls.hpp). Has no state.
 class EligibleCalls {
  public:
-  // A group's compressed sends and receives: before its real group, each in its place inside, and after it.
+  // A group's compressed sends and receives: before its real group, each in its place inside, and after it. The first
+  // two may throw.
   class Batch {
    public:
     virtual ~Batch() = default;
     virtual ncclResult_t before() = 0;
     virtual ncclResult_t issue(std::size_t index) = 0;
-    virtual ncclResult_t after(ncclResult_t group_result) = 0;  // in any case; returns the final result
+    // In any case; returns the final result. `dropped`: a step or a call before the real group's end has failed, so
+    // that NCCL has done nothing of it.
+    virtual ncclResult_t after(ncclResult_t group_result, bool dropped) = 0;
   };
 
   // Decide for one call, in program order, when all that comes before it in the group is decided and nothing is issued
@@ -74,6 +77,10 @@ class EligibleCalls {
   virtual ncclResult_t begin(EligibleAllGather* call, bool* compressed) const = 0;
   virtual ncclResult_t begin(EligibleTransfer* call, bool* compressed) const = 0;
   virtual ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const = 0;
+
+  // Calls of these communicators have begun, compressed or not, and NCCL has dropped them. Other ranks may not have
+  // begun them, or begin them once more.
+  virtual void dropped(std::span<const CommPointer> owners) const = 0;
 
   // Of calls that go compressed; outside any real group.
   virtual ncclResult_t run(std::span<const EligibleAllGather> calls) const = 0;
@@ -100,6 +107,8 @@ class Group {
   static void at_end(Completion completion);
   // ncclGroupEnd; outside any group NCCL itself complains.
   static ncclResult_t end(const NcclTable& nccl, const EligibleCalls& eligible);
+  // A group of one call, outside any group.
+  static ncclResult_t alone(const NcclTable& nccl, const EligibleCalls& eligible, RecordedCall call);
   // ncclGroupSimulateEnd: everything natively, and nothing runs.
   static ncclResult_t simulate_end(const NcclTable& nccl, const EligibleCalls& eligible, ncclSimInfo_t* info);
 };

@@ -1,5 +1,6 @@
 #include "interpose/transfer_call.hpp"
 
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -39,18 +40,24 @@ class Batch final : public EligibleCalls::Batch {
   ncclResult_t issue(std::size_t index) override {
     const Place place = places_[index];
     Group& group = groups_[place.group];
-    return note(group, group.transfers.issue(place.index));
+    const Outcome outcome = group.transfers.issue(place.index);
+    log(group, outcome);
+    return outcome.result;
   }
 
-  ncclResult_t after(ncclResult_t group_result) override {
+  ncclResult_t after(ncclResult_t group_result, bool dropped) override {
     const RealCall scope;
     ncclResult_t result = group_result;
     if (result == ncclSuccess) {
       result = for_each([](TransferGroup& transfers) { return transfers.decode(); });
+    } else if (!dropped) {
+      note(groups_.front(), Outcome::of(result));
     }
-    if (result != ncclSuccess) {
-      for (Group& group : groups_) {  // also those whose own part went well: the real group may have run or not
-        group.transfers.abandon(failure_.ok() ? Outcome::of(result) : failure_);
+    for (Group& group : groups_) {
+      if (dropped && group.outcome.ok()) {
+        group.transfers.drop();
+      } else if (result != ncclSuccess) {  // also where it went well: the real group may have run or not
+        group.transfers.abandon(group.outcome.ok() ? Outcome::of(result) : group.outcome);
       }
     }
     report::tick();
@@ -61,6 +68,7 @@ class Batch final : public EligibleCalls::Batch {
   struct Group {
     TransferGroup transfers;
     const CommState* owner;
+    Outcome outcome;  // of encode or decode
   };
   struct Place {
     std::size_t group;
@@ -73,32 +81,45 @@ class Batch final : public EligibleCalls::Batch {
         return index;
       }
     }
-    groups_.push_back({TransferGroup(call.owner->communicator), call.owner.get()});
+    groups_.push_back({TransferGroup(call.owner->communicator), call.owner.get(), {}});
     return groups_.size() - 1;
   }
 
   template <typename Step>
   ncclResult_t for_each(Step step) {
     for (Group& group : groups_) {
-      if (const ncclResult_t result = note(group, step(group.transfers)); result != ncclSuccess) {
+      if (const ncclResult_t result = note(group, attempt(step, group.transfers)); result != ncclSuccess) {
         return result;
       }
     }
     return ncclSuccess;
   }
 
-  ncclResult_t note(const Group& group, const Outcome& outcome) {
+  // One that throws has begun and must be abandoned as one that fails.
+  template <typename Step>
+  static Outcome attempt(Step step, TransferGroup& transfers) {
+    try {
+      return step(transfers);
+    } catch (const std::bad_alloc&) {
+      return Outcome::of(Status::out_of_memory);
+    }
+  }
+
+  static ncclResult_t note(Group& group, const Outcome& outcome) {
+    group.outcome = outcome;
+    log(group, outcome);
+    return outcome.result;
+  }
+
+  static void log(const Group& group, const Outcome& outcome) {
     if (outcome.status != Status::ok) {
-      failure_ = outcome;
       log_failure(*group.owner, "sends and receives", outcome);
     }
-    return outcome.result;
   }
 
   Callers callers_;
   std::vector<Group> groups_;
   std::vector<Place> places_;
-  Outcome failure_;
 };
 
 void count_native(CommState& state, Collective kind, std::uint64_t bytes, Route route) {
@@ -115,12 +136,19 @@ ncclResult_t issue_natively(Native native) {
   return native(RealNccl::get().table());
 }
 
+ncclResult_t invalid(const char* function, const char* why) {
+  log::write(LogLevel::warn, "%s: %s", function, why);
+  if (Group::recording()) {
+    Group::poison(ncclInvalidArgument);
+  }
+  return ncclInvalidArgument;
+}
+
 // For a call that would go compressed: what NCCL would refuse, and a group that was opened before the communicator was
 // there, which nothing compressed can join.
 ncclResult_t check(const char* function, bool buffers, const CommState& state) {
   if (!buffers) {
-    log::write(LogLevel::warn, "%s: a buffer is null", function);
-    return ncclInvalidArgument;
+    return invalid(function, "a buffer is null");
   }
   if (Group::open() && !Group::recording()) {
     log::write(LogLevel::error, "%s: communicator %s became ready after this group had been opened", function,
@@ -138,7 +166,10 @@ ncclResult_t run_alone(const EligibleTransfer& call) {
     const RealCall scope;
     result = batch->issue(0);
   }
-  return batch->after(result);
+  if (result != ncclSuccess) {
+    call.owner->classes->keep();
+  }
+  return batch->after(result, result != ncclSuccess);
 }
 
 // Whether the communicator's point to point may be compressed at all; both ends of a pair then count what passes.
@@ -152,6 +183,13 @@ template <typename Native>
 ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t dtype, ncclComm_t comm, Native native) {
   CommPointer state = CommTable::instance().find(comm);
   operation.call_bytes = operation.count * bytes_of(dtype);
+  const bool buffer = operation.send != nullptr || operation.receive != nullptr;
+  // What a group would be dropped for must show before any of its calls begin, as the ranks count them.
+  if (Group::recording() && state != nullptr && state->active()) {
+    if (operation.peer < 0 || operation.peer >= state->communicator.rank_count) {
+      return invalid(function, "the peer is not a rank of the communicator");
+    }
+  }
   if (state == nullptr || !counts_transfers(*state, operation.peer)) {
     if (state != nullptr) {
       const Route route = state->active()
@@ -160,6 +198,9 @@ ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t d
       count_native(*state, operation.kind, operation.call_bytes, route);
     }
     return issue_natively(std::move(native));
+  }
+  if (!buffer && operation.count > 0) {
+    return invalid(function, "a buffer is null");
   }
   operation.communicator = &state->communicator;
   EligibleTransfer call{operation, dtype, std::move(state)};
@@ -173,7 +214,6 @@ ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t d
   if (!compressed) {
     return issue_natively(std::move(native));
   }
-  const bool buffer = operation.send != nullptr || operation.receive != nullptr;
   const ncclResult_t wrong = check(function, buffer, *call.owner);
   return wrong == ncclSuccess ? run_alone(call) : wrong;
 }
@@ -286,21 +326,13 @@ ncclResult_t all_to_all(const void* send, void* receive, std::size_t count, nccl
   }
   if (const ncclResult_t wrong = check("ncclAlltoAll", send != nullptr && receive != nullptr, *state);
       wrong != ncclSuccess) {
-    if (Group::recording()) {
-      Group::poison(wrong);
-    }
     return wrong;
   }
   EligibleAllToAll call{send, receive, count, dtype, stream, state};
   if (Group::recording()) {
     return Group::add(std::move(call));
   }
-  const NcclTable& nccl = RealNccl::get().table();
-  if (const ncclResult_t opened = Group::start(nccl, true); opened != ncclSuccess) {
-    return opened;
-  }
-  static_cast<void>(Group::add(std::move(call)));
-  return Group::end(nccl, eligible_calls());
+  return Group::alone(RealNccl::get().table(), eligible_calls(), std::move(call));
 }
 
 ncclResult_t begin_all_to_all(EligibleAllToAll* call, bool* compressed) {

@@ -64,6 +64,14 @@ CallClass& TransferClasses::pair(std::uint32_t peer, bool sends) {
   return *pairs_.emplace(std::pair{peer, sends}, std::move(made)).first->second;
 }
 
+// The calling thread is the only one that changes the map.
+void TransferClasses::keep() {
+  all_to_all_.keep();
+  for (const auto& [place, pair] : pairs_) {
+    pair->keep();
+  }
+}
+
 std::vector<TransferClasses::PairState> TransferClasses::pair_states() const {
   const std::lock_guard lock(mutex_);
   std::vector<PairState> states;

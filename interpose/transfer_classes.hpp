@@ -21,6 +21,8 @@ class TransferClasses final : private CallClass::Owner {
   TransferClasses& operator=(const TransferClasses&) = delete;
   void start() { all_to_all_.start(); }  // as CallClass::start()
 
+  void keep();  // as Classes::keep()
+
   CallClass& all_to_all() { return all_to_all_; }
   const CallClass& all_to_all() const { return all_to_all_; }
   // Of everything that this rank sends to, or receives from, a peer: whatever its type and size, both ends count it. By

@@ -1,5 +1,5 @@
 // What collectives ask of a Device while a CUDA graph is captured: whether a stream captures, events that fork and
-// join, external events, streams of one's own. Exit code 77 without a GPU.
+// join, external events, streams of one's own, memory. Exit code 77 without a GPU.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -124,6 +124,29 @@ void graphs(codec::Device& device, cudaStreamCaptureMode mode) {
   check(cudaGraphDestroy(graph));
 }
 
+// Memory of the device's own stream serves a graph that another stream is captured into meanwhile.
+void memory_during_capture(codec::Device& device, cudaStreamCaptureMode mode) {
+  const OwnStream stream(device);
+  const Memory out(device, bytes);
+  fill(out.data(), 0x11, bytes);
+  check(cudaStreamBeginCapture(stream.get(), mode));
+  void* memory = nullptr;
+  require(device.allocate_async(&memory, bytes, device.own_stream()), device, "allocate_async");
+  require(device.clear(memory, bytes), device, "clear");
+  require(device.copy(out.data(), memory, bytes, stream.get()), device, "copy");
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream.get(), &graph));
+  cudaGraphExec_t executable = nullptr;
+  check(cudaGraphInstantiate(&executable, graph, 0));
+  check(cudaGraphLaunch(executable, stream.get()));
+  require(device.synchronize(), device, "synchronize");
+  expect(count_other_bytes(out.data(), 0, bytes) == 0, "memory allocated during a capture");
+  check(cudaGraphExecDestroy(executable));
+  check(cudaGraphDestroy(graph));
+  device.release_async(memory, device.own_stream());
+  require(device.synchronize(), device, "synchronize");
+}
+
 }  // namespace
 }  // namespace zipccl::test
 
@@ -134,6 +157,7 @@ int main() {
   for (const auto mode :
        {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
     zipccl::test::graphs(*device, mode);
+    zipccl::test::memory_during_capture(*device, mode);
   }
   std::printf("gpu-graph-test on %s: %d failures\n", device->name(), zipccl::test::failures);
   return zipccl::test::failures == 0 ? 0 : 1;

@@ -1,3 +1,4 @@
+#include <new>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ ncclResult_t start_result = ncclSuccess;
 ncclResult_t end_result = ncclSuccess;
 ncclResult_t all_gather_result = ncclSuccess;
 ncclResult_t before_result = ncclSuccess;  // of a batch
+std::string lacks_memory;                  // the step of a batch that throws
 std::vector<std::size_t> all_gather_sizes;
 std::vector<std::size_t> begun;  // sizes of the eligible all-gathers that were decided about
 ncclResult_t begin_result = ncclSuccess;
@@ -28,6 +30,7 @@ NcclTable fake_nccl() {
   calls.clear();
   all_gather_sizes.clear();
   begun.clear();
+  lacks_memory.clear();
   begin_result = start_result = end_result = all_gather_result = before_result = ncclSuccess;
   NcclTable table;
   table.ncclGroupStart = [] { return note("start", start_result); };
@@ -55,15 +58,25 @@ class FakeBatch final : public EligibleCalls::Batch {
   }
   ncclResult_t before() override {
     calls.push_back("before " + std::to_string(counts_.size()));
+    allocate("before");
     return before_result;
   }
-  ncclResult_t issue(std::size_t index) override { return note("transfer " + std::to_string(counts_.at(index))); }
-  ncclResult_t after(ncclResult_t result) override {
-    calls.push_back("after " + std::to_string(result));
+  ncclResult_t issue(std::size_t index) override {
+    allocate("issue");
+    return note("transfer " + std::to_string(counts_.at(index)));
+  }
+  ncclResult_t after(ncclResult_t result, bool dropped) override {
+    calls.push_back("after " + std::to_string(result) + (dropped ? " dropped" : ""));
     return result;
   }
 
  private:
+  static void allocate(const char* step) {
+    if (lacks_memory == step) {
+      throw std::bad_alloc();
+    }
+  }
+
   std::vector<std::uint64_t> counts_;
 };
 
@@ -78,6 +91,9 @@ class FakeCalls final : public EligibleCalls {
   }
   ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const override {
     return decide(call->count, compressed);
+  }
+  void dropped(std::span<const CommPointer> owners) const override {
+    calls.push_back("keep " + std::to_string(owners.size()));
   }
   ncclResult_t run(std::span<const EligibleAllGather> gathers) const override {
     calls.emplace_back("compressed");
@@ -129,6 +145,7 @@ RecordedCall transfer(std::uint64_t count, bool sends) {
   EligibleTransfer recorded{{}, ncclBfloat16, owner};
   recorded.transfer.communicator = &owner->communicator;
   recorded.transfer.count = count;
+  recorded.transfer.kind = sends ? zipccl::collectives::Collective::send : zipccl::collectives::Collective::receive;
   recorded.transfer.send = sends ? &buffer : nullptr;
   recorded.transfer.receive = sends ? nullptr : &buffer;
   return recorded;
@@ -196,19 +213,51 @@ TEST_CASE("compressed sends and receives keep their places in the one real group
   SECTION("the compressed collectives fail: nothing else happens") {
     all_gather_result = ncclRemoteError;
     CHECK(Group::end(nccl, fakes) == ncclRemoteError);
-    CHECK(calls == Calls{"compressed"});
+    CHECK(calls == Calls{"compressed", "keep 5"});
   }
   SECTION("preparation fails: no real group, but the batch hears of it") {
     before_result = ncclUnhandledCudaError;
     CHECK(Group::end(nccl, fakes) == ncclUnhandledCudaError);
-    CHECK(calls == Calls{"compressed", "before 3", "after 1"});
+    CHECK(calls == Calls{"compressed", "before 3", "after 1 dropped", "keep 5"});
+  }
+  SECTION("memory runs out in the preparation: the batch hears of it") {
+    lacks_memory = "before";
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"compressed", "before 3", "after 2 dropped", "keep 5"});
+  }
+  SECTION("memory runs out inside the real group: it is closed, and the batch hears of it") {
+    lacks_memory = "issue";
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"compressed", "before 3", "start", "end", "after 2 dropped", "keep 5"});
   }
   SECTION("the real group fails") {
     end_result = ncclSystemError;
     CHECK(Group::end(nccl, fakes) == ncclSystemError);
     CHECK(calls.back() == "after 2");
   }
+  SECTION("a call in the real group fails") {
+    CHECK(Group::add(native("broadcast", ncclInvalidArgument)) == ncclSuccess);
+    CHECK(Group::add(transfer(4, true)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
+    CHECK(calls == Calls{"compressed", "before 4", "start", "transfer 1", "reduce", "transfer 2", "send 5000",
+                         "transfer 3", "broadcast", "end", "after 4 dropped", "keep 6"});
+  }
   CHECK(!Group::open());
+}
+
+TEST_CASE("without a buffer, which NCCL allows for nothing, a send stays a send and a receive a receive") {
+  const NcclTable nccl = fake_nccl();
+  const auto empty = [](bool sends) {
+    auto recorded = std::get<EligibleTransfer>(transfer(5000, sends));
+    recorded.transfer.send = nullptr;
+    recorded.transfer.receive = nullptr;
+    return recorded;
+  };
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(empty(true)) == ncclSuccess);
+  CHECK(Group::add(empty(false)) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
+  CHECK(calls == Calls{"start", "send 5000", "receive 5000", "end"});
 }
 
 TEST_CASE("a compressed all-to-all is its parts, in its place") {
@@ -221,6 +270,19 @@ TEST_CASE("a compressed all-to-all is its parts, in its place") {
   CHECK(Group::end(nccl, fakes) == ncclSuccess);
   CHECK(calls ==
         Calls{"before 2", "start", "before", "own part", "transfer 7", "transfer 7", "behind", "end", "after 0"});
+}
+
+TEST_CASE("a call alone is a group of its own, which nothing joins") {
+  const NcclTable nccl = fake_nccl();
+  SECTION("issued") {
+    CHECK(Group::alone(nccl, fakes, transfer(7, true)) == ncclSuccess);
+    CHECK(calls == Calls{"before 1", "start", "transfer 7", "end", "after 0"});
+  }
+  SECTION("failed") {
+    lacks_memory = "issue";
+    CHECK(Group::alone(nccl, fakes, transfer(7, true)) == ncclSystemError);
+  }
+  CHECK(!Group::open());
 }
 
 TEST_CASE("no real group is opened for nothing") {
@@ -259,7 +321,7 @@ TEST_CASE("errors of the real calls") {
     CHECK(Group::add(eligible(1)) == ncclSuccess);
     CHECK(Group::add(native("send")) == ncclSuccess);
     CHECK(Group::end(nccl, fakes) == ncclInternalError);
-    CHECK(calls == Calls{"compressed"});
+    CHECK(calls == Calls{"compressed", "keep 1"});
   }
   SECTION("a native call fails: the rest is left out and the real group closed") {
     end_result = ncclSystemError;

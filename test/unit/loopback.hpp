@@ -1,13 +1,17 @@
-// Ranks as threads of one test process: a NcclTable whose all-gather and broadcast copy through shared memory, and a
-// Device whose streams are the calling thread. Faults are injected by number.
+// Ranks as threads of one test process: a NcclTable whose all-gather, broadcast, send and receive copy through shared
+// memory, and a Device whose streams are the calling thread. Faults are injected by number.
 #pragma once
 
 #include <atomic>
 #include <barrier>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "codec/device.hpp"
@@ -30,9 +34,10 @@ struct LoopbackWorld {
 
   static constexpr int every_rank = -2;
 
-  // The fault: on rank `fault_rank`, or on every_rank, the `fault_call`th collective (from 1) returns `fault_result`,
-  // or if that is ncclSuccess the byte `fault_byte` of what rank `fault_sender`, or with every_rank any other, sent
-  // arrives inverted.
+  // The fault: on rank `fault_rank`, or on every_rank, the `fault_call`th call (from 1) returns `fault_result`, and
+  // fails the group that it is in; or if that is ncclSuccess the byte `fault_byte` of what rank `fault_sender`, or with
+  // every_rank any other, sent arrives inverted. A call is a collective, a send, a receive, or the end of a group of
+  // sends and receives.
   int fault_rank = -1;
   int fault_call = 0;
   ncclResult_t fault_result = ncclSuccess;
@@ -43,6 +48,17 @@ struct LoopbackWorld {
   std::atomic<int> gathers = 0;
   int broadcasts = 0;
   int groups = 0;
+
+  // Point to point: what is under way, by sender and receiver, in order.
+  using Message = std::vector<std::byte>;
+  void put(int sender, int receiver, Message message);
+  Message take(int sender, int receiver);  // waits for it
+  std::size_t in_flight();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<std::pair<int, int>, std::deque<Message>> messages_;
 };
 
 class LoopbackDevice;
@@ -61,9 +77,14 @@ const collectives::NcclTable& loopback_table();
 // Host memory, everything done before the call returns; `order` says whether it would have been right on streams, too.
 // A stream can be captured; as in CUDA, work that would tie a graph to the outside other than by external events is
 // refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, patch, observe, copy, record,
-// wait) fails with device_error and does nothing.
+// wait, clear_async, allocate_async) fails with device_error, or out_of_memory, and does nothing. Memory released in
+// stream order is never used again, and any later use of it is a fault of `order`.
 class LoopbackDevice final : public codec::Device {
  public:
+  LoopbackDevice() = default;
+  ~LoopbackDevice() override;
+  LoopbackDevice(const LoopbackDevice&) = delete;
+  LoopbackDevice& operator=(const LoopbackDevice&) = delete;
   int ordinal() const override { return 0; }
   const char* name() const override { return "loopback"; }
   const char* last_error() const override { return "injected"; }
@@ -79,9 +100,9 @@ class LoopbackDevice final : public codec::Device {
   }
   Status create_stream(codec::Stream* stream, int priority) override;
   void destroy_stream(codec::Stream stream) override { release(stream); }
-  Status allocate_async(void** pointer, std::size_t bytes, codec::Stream) override { return allocate(pointer, bytes); }
-  void release_async(void* pointer, codec::Stream) override { release(pointer); }
-  Status clear_async(void* pointer, std::size_t bytes, codec::Stream) override { return clear(pointer, bytes); }
+  Status allocate_async(void** pointer, std::size_t bytes, codec::Stream) override;
+  void release_async(void* pointer, codec::Stream) override;
+  Status clear_async(void* pointer, std::size_t bytes, codec::Stream) override;
   codec::Stream own_stream() override { return nullptr; }
   Status create_event(codec::Event* event) override;
   void destroy_event(codec::Event event) override { release(event); }
@@ -114,12 +135,14 @@ class LoopbackDevice final : public codec::Device {
   int fail_at = 0;
   int operations = 0;
   int allocations = 0;  // alive
+  int decodes = 0;      // enqueued
   bool never_done = false;
   std::uint64_t memory_limit = ~std::uint64_t{0};
 
  private:
   Status count();
   bool captured(codec::Stream stream) const { return capturing_.count(stream) != 0; }
+  void note(const codec::EncodeJob& job, codec::Stream stream);
   void note(const codec::DecodeJob& job, codec::Stream stream);
 
   std::set<codec::Stream> capturing_;               // streams of the capture that is under way
@@ -127,6 +150,8 @@ class LoopbackDevice final : public codec::Device {
   Graph graph_;                                     // what it has so far
   std::map<codec::Event, std::uint64_t> recorded_;  // by an ordinary record: in which capture, or 0
   std::uintptr_t launch_streams_ = std::uintptr_t{1} << 60;
+  std::map<void*, std::size_t> grown_;  // memory of allocate_async
+  std::vector<void*> released_;         // by release_async
 };
 
 }  // namespace zipccl::test

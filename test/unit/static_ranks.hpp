@@ -2,6 +2,7 @@
 // and carries their records.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -60,6 +61,9 @@ class LoopbackTransport final : public RecordTransport {
 
   Status send(std::uint32_t receiver, const RecordId& id, Record record) override {
     flushed_too_early = flushed_too_early || port->flushed();
+    if (receiver != all_receivers) {
+      ++sent.at(receiver);
+    }
     if (broken) {
       return Status::out_of_memory;
     }
@@ -82,6 +86,7 @@ class LoopbackTransport final : public RecordTransport {
   std::atomic<bool> broken = false;
   std::atomic<bool> lost = false;
   std::atomic<int> wakes = 0;
+  std::array<std::atomic<int>, 8> sent{};       // records to one rank alone, by rank
   std::atomic<bool> flushed_too_early = false;  // while a record was on its way into this transport
   const OverflowPort* port = nullptr;
 

@@ -32,6 +32,18 @@ void StreamOrder::access(const void* memory, std::size_t bytes, codec::Stream st
     return ordered && write && now.first <= before.first && before.end <= now.end;
   });
   accesses_.push_back(now);
+  for (const auto& [begin, end] : released_) {
+    if (now.first < end && begin < now.end) {
+      faults_.push_back(std::string(write ? "write" : "read") + " of released memory");
+    }
+  }
+}
+
+void StreamOrder::releases(const void* memory, std::size_t bytes, codec::Stream stream) {
+  step(stream);
+  writes(memory, bytes, stream);
+  const auto first = reinterpret_cast<std::uintptr_t>(memory);
+  released_.emplace_back(first, first + bytes);
 }
 
 bool StreamOrder::rejoined(codec::Stream stream) const {

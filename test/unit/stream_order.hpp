@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "codec/device.hpp"
@@ -25,6 +26,8 @@ class StreamOrder {
   void step(codec::Stream stream) { ++clocks_[stream][stream]; }  // a piece of work, whose accesses follow
   void reads(const void* memory, std::size_t bytes, codec::Stream stream) { access(memory, bytes, stream, false); }
   void writes(const void* memory, std::size_t bytes, codec::Stream stream) { access(memory, bytes, stream, true); }
+
+  void releases(const void* memory, std::size_t bytes, codec::Stream stream);  // for good: no later access is right
 
   bool rejoined(codec::Stream stream) const;  // what `stream` gets now comes after everything on every stream
   std::size_t streams() const { return clocks_.size(); }
@@ -47,6 +50,7 @@ class StreamOrder {
   std::map<codec::Event, Clock> events_;
   std::map<codec::Event, Clock> before_launch_;
   std::vector<Access> accesses_;
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> released_;  // first byte, end
   std::vector<std::string> faults_;
 };
 

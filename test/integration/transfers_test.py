@@ -1,0 +1,113 @@
+"""Sends, receives and all-to-alls that are compressed, in whole processes on the stand-in NCCL.
+
+    transfers_test.py --build FOLDER [unittest arguments]
+"""
+
+import argparse
+import collections
+import pathlib
+import sys
+import unittest
+
+import preload_test
+
+
+class Case(preload_test.Case):
+    def routes(self, collective, rank=0, communicator=0):
+        total = collections.Counter()
+        for bucket in self.reports()[rank]["communicators"][communicator]["buckets"]:
+            if bucket["collective"] == collective:
+                total.update(bucket["calls"])
+        return dict(total)
+
+
+class Calls(Case):
+    def test_other_name(self):
+        self.launch("transfers-other-name", ranks=3)
+        self.assertEqual(self.routes("all_to_all"), {"compressed": 1})
+
+    def test_simulated(self):
+        self.launch("transfers-simulated", ranks=3)
+        for collective in ("send", "receive"):
+            self.assertEqual(self.routes(collective), {"compressed": 40})
+
+    def test_simulated_while_the_ranks_agree(self):
+        """Only calls that are made count, or the two ends of a pair would number them differently."""
+        self.launch("transfers-simulated", ranks=3, ZIPCCL_START="fenced")
+        self.assertGreater(self.routes("send")["compressed"], 0)
+
+    def test_empty(self):
+        self.launch("transfers-empty", ranks=3)
+        self.assertEqual(self.routes("send"), {"compressed": 1, "small": 1})
+
+    def test_orders(self):
+        for start in ("now", "fenced"):
+            self.again("transfers-orders", ranks=4, ZIPCCL_START=start)
+            for communicator in (0, 1):
+                self.assertGreater(self.routes("send", 1, communicator)["compressed"], 0)
+
+    def test_children(self):
+        self.launch("transfers-children", ranks=4)
+        for rank in range(4):
+            by_name = {c["name"].partition("/")[2]: index
+                       for index, c in enumerate(self.reports()[rank]["communicators"])}
+            self.assertEqual(self.routes("send", rank, by_name[""]), {"compressed": 1})
+            self.assertEqual(self.routes("receive", rank, by_name[f"split{rank % 2}"]), {"compressed": 2})
+
+
+class Errors(Case):
+    def test_dropped_groups(self):
+        """NCCL drops a group with a bad call as a whole, and later ones are compressed as before."""
+        for start in ("now", "always"):
+            self.again("transfers-dropped", ranks=3, ZIPCCL_START=start)
+            self.assertGreaterEqual(self.routes("send")["compressed"], 60)
+
+    def test_groups_dropped_while_the_ranks_agree(self):
+        self.launch("transfers-dropped", ranks=3, ZIPCCL_START="fenced")
+
+    def test_groups_dropped_on_one_rank(self):
+        """The others do not know: the ranks number their calls differently from there on."""
+        for start in ("now", "fenced", "always"):
+            self.again("transfers-dropped-on-one", ranks=3, ZIPCCL_START=start)
+
+    def test_abort_of_a_waiting_receive(self):
+        results = self.launch("transfers-aborted", ZIPCCL_POOL=0)
+        self.assertIn("\nwaited\n", "\n" + results[1].out)
+
+    def test_killed_peer(self):
+        for start in ("now", "fenced"):
+            results = self.again("transfers-killed", ranks=3, good=False, seconds=60, ZIPCCL_START=start)
+            self.assertEqual(results[2].status, -9)
+            for result in results[:2]:
+                self.assertEqual(result.status, 0, result)
+                self.assertRegex(result.out, r"lost [1-6]\n")
+
+    def test_capture_without_staging(self):
+        results = self.launch("transfers-captured")
+        for result in results:
+            self.assertIn("captured 5\n", result.out)
+            self.assertRegex(result.err, r"zipccl ERROR communicator \w+, rank \d: compressed sends and receives failed: "
+                                         r".*ZIPCCL_TRANSFER_MB reserves it beforehand")
+        results = self.again("transfers-captured", ZIPCCL_TRANSFER_MB=1)
+        for result in results:
+            self.assertIn("captured 0\n", result.out)
+        self.assertEqual(self.reports()[0]["communicators"][0]["transfer_staging_bytes"] >> 20, 1)
+
+    def test_no_memory(self):
+        results = self.launch("transfers-no-memory")
+        for result in results:
+            self.assertIn("large 1\nsmall 1\n", result.out)
+            self.assertRegex(result.err, r"compressed sends and receives failed: out of memory.* leave the device more "
+                                         r"memory or take p2p out of ZIPCCL_COLLECTIVES")
+
+
+def main():
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    options, rest = parser.parse_known_args()
+    preload_test.BUILD = options.build.resolve()
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()
