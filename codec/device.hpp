@@ -207,9 +207,11 @@ class Device {
   virtual Status record_external(Event event, Stream stream) = 0;
   virtual Status wait_external(Event event, Stream stream) = 0;
 
-  // A stream that is not ordered with the default stream, of the highest priority. destroy returns at once; work that
-  // is still enqueued is completed.
-  virtual Status create_stream(Stream* stream) = 0;
+  // A stream's priority, as the device counts it.
+  virtual Status priority(Stream stream, int* priority) = 0;
+  // A stream that is not ordered with the default stream, of such a priority. destroy returns at once; work that is
+  // still enqueued is completed.
+  virtual Status create_stream(Stream* stream, int priority) = 0;
   virtual void destroy_stream(Stream stream) = 0;
 
   // Between device and mapped memory, whichever either is.

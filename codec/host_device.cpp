@@ -197,7 +197,14 @@ Status HostDevice::wait_external(Event event, Stream stream) {
   return check("stream_wait_event_external", runtime_->stream_wait_event_external(stream, event));
 }
 
-Status HostDevice::create_stream(Stream* stream) { return check("stream_create", runtime_->stream_create(stream)); }
+Status HostDevice::priority(Stream, int* priority) {
+  *priority = 0;
+  return Status::ok;
+}
+
+Status HostDevice::create_stream(Stream* stream, int) {
+  return check("stream_create", runtime_->stream_create(stream));
+}
 
 void HostDevice::destroy_stream(Stream stream) { static_cast<void>(runtime_->stream_destroy(stream)); }
 

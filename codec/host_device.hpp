@@ -35,7 +35,8 @@ class HostDevice final : public Device {
   Status clear_async(void* pointer, std::size_t bytes, Stream stream) override;
   Stream own_stream() override { return nullptr; }  // the runtime's default stream
 
-  Status create_stream(Stream* stream) override;
+  Status priority(Stream stream, int* priority) override;  // always 0
+  Status create_stream(Stream* stream, int priority) override;
   void destroy_stream(Stream stream) override;  // waits for the stream's work
   Status create_event(Event* event) override;
   void destroy_event(Event event) override;

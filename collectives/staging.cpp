@@ -86,13 +86,6 @@ Status Staging::reserve() {
       return status;
     }
   }
-  if (with_overflow_) {
-    for (codec::Stream* stream : {&side_.encode, &side_.decode}) {
-      if (const Status status = device_.create_stream(stream); status != Status::ok) {
-        return status;
-      }
-    }
-  }
   limit(bytes_, rank_count_);
   return Status::ok;
 }
@@ -107,15 +100,37 @@ void Staging::limit(std::uint64_t bytes, int rank_count) {
   }
 }
 
+Status Staging::side(codec::Stream caller, const SideStreams** side) {
+  int priority = 0;
+  if (const Status status = device_.priority(caller, &priority); status != Status::ok) {
+    return status;
+  }
+  auto found = std::find_if(sides_.begin(), sides_.end(), [&](const SideStreams& s) { return s.priority == priority; });
+  if (found == sides_.end()) {
+    found = sides_.insert(sides_.end(), SideStreams{priority});
+  }
+  for (codec::Stream* stream : {&found->encode, &found->decode}) {
+    if (*stream == nullptr) {
+      if (const Status status = device_.create_stream(stream, priority); status != Status::ok) {
+        return status;
+      }
+    }
+  }
+  *side = &*found;
+  return Status::ok;
+}
+
 Staging::~Staging() {
   for (const Half& half : halves_) {
     if (half.done != nullptr) {
       device_.destroy_event(half.done);
     }
   }
-  for (codec::Stream stream : {side_.encode, side_.decode}) {
-    if (stream != nullptr) {
-      device_.destroy_stream(stream);
+  for (const SideStreams& side : sides_) {
+    for (codec::Stream stream : {side.encode, side.decode}) {
+      if (stream != nullptr) {
+        device_.destroy_stream(stream);
+      }
     }
   }
   if (mapped_ != nullptr) {

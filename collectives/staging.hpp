@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "codec/device.hpp"
 #include "codec/format.hpp"
@@ -51,8 +52,9 @@ class Staging {
     codec::MessageHeader* headers = nullptr;     // as many, mapped
     codec::Event done = nullptr;  // mode exact: after the chunk's first decode pass; static: the half is free again
   };
-  // Streams beside the callers', on which chunks of one call overlap; idle between calls. Mode static only.
+  // Streams beside the callers', on which chunks of one call overlap; idle between calls.
   struct SideStreams {
+    int priority = 0;
     codec::Stream encode = nullptr;
     codec::Stream decode = nullptr;
   };
@@ -62,7 +64,11 @@ class Staging {
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }
-  const SideStreams& side() const { return side_; }
+  // Those of the caller's priority, made when first asked for. With a higher one, a chunk's decode would keep NCCL's
+  // next kernel from starting, which becomes ready at the same time and whose blocks then wait until the decode's are
+  // through; with a lower one, computation would hold up the codec and with it NCCL. Valid until the next call of this
+  // function.
+  Status side(codec::Stream caller, const SideStreams** side);
 
  private:
   Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow);
@@ -77,7 +83,7 @@ class Staging {
   std::byte* scratch_ = nullptr;
   std::byte* mapped_ = nullptr;  // summaries and headers of both halves
   std::array<Half, 2> halves_{};
-  SideStreams side_;
+  std::vector<SideStreams> sides_;  // by priority; one or two
 };
 
 }  // namespace zipccl::collectives

@@ -24,21 +24,33 @@ Outcome StaticLane::encode_next() {
   const codec::Stream stream = current().call->stream;
   starts_run_ = chunks_ == 0 || stream != stream_;
   stream_ = stream;
+  Status status = Status::ok;
   if (chunks_++ == 0) {
     overlapping_ = overlaps();
+    status = overlapping_ ? find_side() : Status::ok;
   }
-  Status status = enqueue_encode();
+  if (status == Status::ok) {
+    status = enqueue_encode();
+  }
   if (status == Status::ok && current().first == 0) {
     status = enqueue_copy();
   }
   return Outcome::of(status);
 }
 
+Status StaticLane::find_side() {
+  const Staging::SideStreams* side = nullptr;
+  const Status status = communicator().staging->side(stream_, &side);
+  if (status == Status::ok) {
+    side_ = *side;
+  }
+  return status;
+}
+
 Status StaticLane::enqueue_encode() {
   codec::Device& device = *communicator().device;
-  Staging& staging = *communicator().staging;
   const bool beside = overlapping_ && chunks_ > 1;
-  const codec::Stream stream = beside ? staging.side().encode : stream_;
+  const codec::Stream stream = beside ? side_.encode : stream_;
   Status status = Status::ok;
   if (beside && chunks_ > 2) {
     status = device.wait(half_of(current()).done, stream);
@@ -54,8 +66,7 @@ Status StaticLane::enqueue_encode() {
     return status;
   }
   side_used_ = true;
-  return beside ? communicator().chain->order(stream, stream_)
-                : communicator().chain->order(stream, staging.side().encode);
+  return beside ? communicator().chain->order(stream, stream_) : communicator().chain->order(stream, side_.encode);
 }
 
 // The decode stream has waited for the call's begin, or for a later point, once any chunk has been decoded on it.
@@ -64,19 +75,20 @@ Status StaticLane::enqueue_copy() {
   if (in_place(call)) {
     return Status::ok;
   }
-  Staging& staging = *communicator().staging;
-  const codec::Stream side = staging.side().decode;
   if (overlapping_ && chunks_ == 1) {
     to_copy_ = &call;
     return Status::ok;
   }
   if (!overlapping_ && communicator().agreement.overlap && call.capture == 0 &&
       call.count * value_bytes >= side_copy_bytes) {
-    side_used_ = true;
-    const Status status = communicator().chain->order(stream_, side);
-    return status == Status::ok ? copy_own(call, side) : status;
+    Status status = find_side();
+    if (status == Status::ok) {
+      side_used_ = true;
+      status = communicator().chain->order(stream_, side_.decode);
+    }
+    return status == Status::ok ? copy_own(call, side_.decode) : status;
   }
-  return copy_own(call, overlapping_ ? side : stream_);
+  return copy_own(call, overlapping_ ? side_.decode : stream_);
 }
 
 Outcome StaticLane::decode_next() {
@@ -89,8 +101,7 @@ Outcome StaticLane::decode_next() {
 }
 
 Status StaticLane::decode_beside() {
-  Staging& staging = *communicator().staging;
-  const codec::Stream stream = staging.side().decode;
+  const codec::Stream stream = side_.decode;
   Status status = communicator().chain->order(stream_, stream);
   if (status == Status::ok && to_copy_ != nullptr) {
     status = copy_own(*std::exchange(to_copy_, nullptr), stream);
@@ -128,14 +139,14 @@ Status StaticLane::decode_and_patch(codec::Stream stream) {
 
 // The caller's stream has waited for every encode already, unless something failed in between.
 Status StaticLane::rejoin() {
-  const Status status = communicator().chain->order(communicator().staging->side().decode, stream_);
+  const Status status = communicator().chain->order(side_.decode, stream_);
   side_used_ = status != Status::ok;
   return status;
 }
 
 void StaticLane::abandon() {
   if (side_used_) {
-    static_cast<void>(communicator().chain->order(communicator().staging->side().encode, stream_));
+    static_cast<void>(communicator().chain->order(side_.encode, stream_));
     static_cast<void>(rejoin());
   }
   GatherChunks::abandon();

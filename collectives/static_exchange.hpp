@@ -43,6 +43,7 @@ class StaticLane : public GatherChunks {
     return job;
   }
   bool overlaps() const;  // all of the lane's chunks, on one stream
+  Status find_side();     // the streams beside the current chunk's caller
   Status enqueue_encode();
   Status enqueue_copy();  // of the own shard, with a call's first chunk
   Status decode_beside();
@@ -52,6 +53,7 @@ class StaticLane : public GatherChunks {
 
   std::uint64_t chunks_ = 0;  // begun so far
   bool overlapping_ = false;
+  Staging::SideStreams side_;
   bool side_used_ = false;                  // since the last rejoin
   const AllGatherCall* to_copy_ = nullptr;  // its own shard waits until the decode stream has waited for the call
   codec::Stream stream_ = nullptr;          // of the current chunk's caller

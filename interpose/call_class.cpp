@@ -53,7 +53,7 @@ Status CallClass::begin(const Call& call, bool* compressed) {
     switch_to(setting, number);
   }
   *compressed = setting.compressed;
-  if (call.capturing && setting.compressed && call.eligible) {
+  if (call.capturing && setting.compressed && call.eligible && !kept_) {
     keep();  // a graph goes on as it was captured; eager calls beside it do likewise
   }
   if (compares() && !history_complete_) {
@@ -65,10 +65,9 @@ Status CallClass::begin(const Call& call, bool* compressed) {
   return Status::ok;
 }
 
-void CallClass::keep() {
-  if (!std::exchange(kept_, true)) {
-    gate_.keep();
-  }
+bool CallClass::keep() {
+  kept_ = true;
+  return gate_.keep();
 }
 
 // FNV-1a over the calls' forms.

@@ -59,7 +59,8 @@ class CallClass {
   // compressed is the same on all of them. Waits at a fence (rule R4). Not ok: aborted, or connection_lost at a fence
   // that cannot be decided; the call must then fail.
   Status begin(const Call& call, bool* compressed);
-  void keep();  // stays as it is, but for a switch that the ranks have agreed on already
+  // Stays as it is, but for a switch that the ranks may have agreed on already: false if one lies ahead.
+  bool keep();
 
   std::uint32_t pool_fraction() const { return current_.pool_fraction; }  // of the latest call; by the calling thread
   bool idle() const;  // no look is under way; by the calling thread, or when there is none

@@ -39,6 +39,18 @@ void log_failure(const CommState& state, const char* what, const collectives::Ou
              advice(outcome.status));
 }
 
+void note_dropped_calls(CommState& state) {
+  collectives::Communicator& communicator = state.communicator;
+  if (state.classes->keep() || communicator.failure != ncclSuccess) {
+    return;
+  }
+  communicator.failure = ncclInternalError;
+  log::write(LogLevel::error,
+             "communicator %s, rank %d: a group failed while the ranks were about to change what is compressed; its "
+             "compressed calls fail from now on (NCCL result %d)",
+             state.name.c_str(), communicator.rank, static_cast<int>(communicator.failure));
+}
+
 ncclResult_t refuse(CommState& state, const char* what, Status status) {
   const ncclResult_t result = collectives::nccl_result(status);
   std::int32_t none = 0;

@@ -31,6 +31,10 @@ class Callers {
 // One log line. `what` is the kind of call: "all-gather".
 void log_failure(const CommState& state, const char* what, const collectives::Outcome& outcome);
 
+// NCCL has dropped calls of the communicator that have begun: its classes stay as they are. If that cannot be, no
+// compressed call of it can follow, and the log says so.
+void note_dropped_calls(CommState& state);
+
 // For a call that its fence keeps from beginning; `what` with its article. Logs once for a communicator.
 ncclResult_t refuse(CommState& state, const char* what, Status status);
 

@@ -53,9 +53,9 @@ Status Classes::start() {
   return status;
 }
 
-void Classes::keep() {
-  all_gather_.keep();
-  transfers_.keep();
+bool Classes::keep() {
+  const bool gathers = all_gather_.keep();
+  return transfers_.keep() && gathers;
 }
 
 // Device memory, and for mode static the overflow port.

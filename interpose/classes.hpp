@@ -30,9 +30,9 @@ class Classes final : private CallClass::Owner {
   TransferClasses& transfers() { return transfers_; }
   const TransferClasses& transfers() const { return transfers_; }
 
-  // All classes that have had calls stay as they are: the ranks may number them differently from now on. By the calling
-  // thread.
-  void keep();
+  // All classes that have had calls stay as they are: the ranks may number them differently from now on. False if one
+  // cannot, as a switch lies ahead. By the calling thread.
+  bool keep();
   void abort() { fences_.abort(); }  // from any thread: a call that waits at a fence ends
   bool idle() const { return all_gather_.idle() && transfers_.idle(); }
 

@@ -1,6 +1,7 @@
 #include "interpose/compressed_calls.hpp"
 
 #include "interpose/all_gather_call.hpp"
+#include "interpose/callers.hpp"
 #include "interpose/transfer_call.hpp"
 
 namespace zipccl::interpose {
@@ -20,7 +21,7 @@ class Calls final : public EligibleCalls {
   }
   void dropped(std::span<const CommPointer> owners) const override {
     for (const CommPointer& owner : owners) {
-      owner->classes->keep();
+      note_dropped_calls(*owner);
     }
   }
   ncclResult_t run(std::span<const EligibleAllGather> calls) const override { return run_all_gathers(calls); }

@@ -167,7 +167,7 @@ ncclResult_t run_alone(const EligibleTransfer& call) {
     result = batch->issue(0);
   }
   if (result != ncclSuccess) {
-    call.owner->classes->keep();
+    note_dropped_calls(*call.owner);
   }
   return batch->after(result, result != ncclSuccess);
 }

@@ -65,11 +65,12 @@ CallClass& TransferClasses::pair(std::uint32_t peer, bool sends) {
 }
 
 // The calling thread is the only one that changes the map.
-void TransferClasses::keep() {
-  all_to_all_.keep();
+bool TransferClasses::keep() {
+  bool settled = all_to_all_.keep();
   for (const auto& [place, pair] : pairs_) {
-    pair->keep();
+    settled = pair->keep() && settled;
   }
+  return settled;
 }
 
 std::vector<TransferClasses::PairState> TransferClasses::pair_states() const {

@@ -21,7 +21,7 @@ class TransferClasses final : private CallClass::Owner {
   TransferClasses& operator=(const TransferClasses&) = delete;
   void start() { all_to_all_.start(); }  // as CallClass::start()
 
-  void keep();  // as Classes::keep()
+  bool keep();  // as Classes::keep()
 
   CallClass& all_to_all() { return all_to_all_; }
   const CallClass& all_to_all() const { return all_to_all_; }

@@ -102,8 +102,9 @@ class Fence {
   std::deque<Outgoing>& outgoing() { return outgoing_; }
 
   std::uint64_t calls() const { return calls_; }
-  const FenceSetting& current() const { return current_; }  // of the latest call
-  bool frozen() const { return frozen_; }                   // nothing will change beyond what is decided
+  const FenceSetting& current() const { return current_; }         // of the latest call
+  bool settled() const { return !proposal_ && decided_.empty(); }  // no switch lies ahead that may have been decided
+  bool frozen() const { return frozen_; }                          // nothing will change beyond what is decided
 
  private:
   struct Proposal {

@@ -53,8 +53,13 @@ void FenceGate::wish(const FenceSetting& setting) {
   step([&] { fence_.wish(setting); });
 }
 
-void FenceGate::keep() {
-  step([&] { fence_.keep(); });
+bool FenceGate::keep() {
+  bool settled = true;
+  step([&] {
+    fence_.keep();
+    settled = fence_.settled();
+  });
+  return settled;
 }
 
 void FenceGate::receive(std::uint32_t sender, const FenceMessage& message) {

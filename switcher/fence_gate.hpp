@@ -34,7 +34,7 @@ class FenceGate {
   Status enter(FenceSetting* setting, std::uint64_t* call);
 
   void wish(const FenceSetting& setting);
-  void keep();
+  bool keep();  // false if a switch still lies ahead
   void receive(std::uint32_t sender, const FenceMessage& message);
   void lose(std::uint32_t participant);
   bool send_again();  // what memory lacked for; true if that is still so

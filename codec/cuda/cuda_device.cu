@@ -219,15 +219,13 @@ class CudaDevice final : public Device {
     });
   }
 
-  Status create_stream(Stream* stream) override {
+  Status priority(Stream stream, int* priority) override {
+    return with_device([&] { return check(cudaStreamGetPriority(stream, priority), "cudaStreamGetPriority"); });
+  }
+  Status create_stream(Stream* stream, int priority) override {
     return with_device([&] {
       const RelaxedCapture relaxed;
-      int least = 0;
-      int greatest = 0;
-      const Status status =
-          check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-      if (status != Status::ok) return status;
-      return check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
+      return check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, priority),
                    "cudaStreamCreateWithPriority");
     });
   }

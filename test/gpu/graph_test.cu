@@ -26,7 +26,7 @@ void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString
 class OwnStream {
  public:
   explicit OwnStream(codec::Device& device) : device_(device) {
-    require(device.create_stream(&stream_), device, "create_stream");
+    require(device.create_stream(&stream_, 0), device, "create_stream");
   }
   ~OwnStream() { device_.destroy_stream(stream_); }
   OwnStream(const OwnStream&) = delete;

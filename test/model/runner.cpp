@@ -44,7 +44,25 @@ Runner::Runner(const Rank& rank, const World& world)
       check_nccl(ncclCommInitRank(&communicator, static_cast<int>(members.size()), id, own), "ncclCommInitRank");
     }
     communicators_.push_back(communicator);
+    if (communicator != nullptr) connect(communicator, members.size());
   }
+}
+
+// NCCL connects a pair on its first message, and both hosts wait for that. A program that may not block is one among
+// ranks that are connected.
+void Runner::connect(ncclComm_t communicator, std::size_t ranks) {
+  constexpr std::size_t part = 16;  // bytes
+  auto* buffer = static_cast<std::byte*>(backend_->allocate(2 * part * ranks));
+  check_nccl(ncclGroupStart(), "ncclGroupStart");
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    const auto number = static_cast<int>(peer);
+    std::byte* receive = buffer + part * (ranks + peer);
+    check_nccl(ncclSend(buffer + part * peer, part, ncclUint8, number, communicator, streams_[0]), "ncclSend");
+    check_nccl(ncclRecv(receive, part, ncclUint8, number, communicator, streams_[0]), "ncclRecv");
+  }
+  check_nccl(ncclGroupEnd(), "ncclGroupEnd");
+  backend_->synchronize(streams_[0]);
+  backend_->release(buffer);
 }
 
 Runner::~Runner() {

@@ -24,6 +24,7 @@ class Runner {
   std::string run(const Program& program);
 
  private:
+  void connect(ncclComm_t communicator, std::size_t ranks);
   void issue(const Program& program);
   void issue(const Launch& launch);
   void issue(const Action& action);

@@ -379,7 +379,7 @@ TEST_CASE("events") {
 TEST_CASE("streams of one's own") {
   const auto device = make_device();
   codec::Stream stream = nullptr;
-  REQUIRE(device->create_stream(&stream) == Status::ok);
+  REQUIRE(device->create_stream(&stream, 0) == Status::ok);
   REQUIRE(stream != nullptr);
   int from = 3;
   int to = 0;
@@ -408,7 +408,7 @@ TEST_CASE("a failing runtime is a device error with a text") {
   std::uint64_t capture = 0;
   CHECK(device->capture(stream_of(1), &capture) == Status::device_error);
   codec::Stream stream = nullptr;
-  CHECK(device->create_stream(&stream) == Status::device_error);
+  CHECK(device->create_stream(&stream, 0) == Status::device_error);
   fake.failure = 0;
   // Nothing that failed was left in flight, for which a device that goes would wait.
   fake.synchronizations = 0;

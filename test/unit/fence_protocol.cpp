@@ -207,6 +207,7 @@ TEST_CASE("a class that one rank keeps stays as it is") {
   table[keeper].keep();
   table.wish_all(small_pool);
   table.deliver_all();
+  CHECK(table[keeper].settled());
   for (const std::uint32_t rank : {0u, 1u, 2u}) table.calls(rank, 1000, native);
 }
 
@@ -216,10 +217,14 @@ TEST_CASE("a rank that starts to keep after it has accepted still switches") {
   table.deliver_from(1);
   table.deliver_from(0);
   table[1].keep();
+  CHECK_FALSE(table[0].settled());
+  CHECK_FALSE(table[1].settled());
   table.deliver_all();
   for (const std::uint32_t rank : {0u, 1u}) {
+    CHECK_FALSE(table[rank].settled());
     table.calls(rank, 4, native);
     table.calls(rank, 1, small_pool);
+    CHECK(table[rank].settled());
   }
   table[0].wish(large_pool);
   table.deliver_all();

@@ -61,7 +61,11 @@ class FakeDevice final : public codec::Device {
   Status wait(codec::Event, codec::Stream) override { return Status::ok; }
   Status record_external(codec::Event, codec::Stream) override { return Status::ok; }
   Status wait_external(codec::Event, codec::Stream) override { return Status::ok; }
-  Status create_stream(codec::Stream* stream) override {
+  Status priority(codec::Stream, int* priority) override {
+    *priority = 0;
+    return Status::ok;
+  }
+  Status create_stream(codec::Stream* stream, int) override {
     *stream = nullptr;
     return Status::ok;
   }

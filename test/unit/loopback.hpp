@@ -94,7 +94,11 @@ class LoopbackDevice final : public codec::Device {
   Status allocate_mapped(void** pointer, std::size_t bytes) override;
   void release_mapped(void* pointer) override { release(pointer); }
   Status clear(void* pointer, std::size_t bytes) override;
-  Status create_stream(codec::Stream* stream) override;
+  Status priority(codec::Stream, int* priority) override {
+    *priority = 0;
+    return Status::ok;
+  }
+  Status create_stream(codec::Stream* stream, int priority) override;
   void destroy_stream(codec::Stream stream) override { release(stream); }
   Status allocate_async(void** pointer, std::size_t bytes, codec::Stream) override;
   void release_async(void* pointer, codec::Stream) override;

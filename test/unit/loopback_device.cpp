@@ -75,7 +75,7 @@ Status LoopbackDevice::clear(void* pointer, std::size_t bytes) {
   return Status::ok;
 }
 
-Status LoopbackDevice::create_stream(codec::Stream* stream) {
+Status LoopbackDevice::create_stream(codec::Stream* stream, int) {
   void* memory = nullptr;
   const Status status = allocate(&memory, 1);
   *stream = static_cast<codec::Stream>(memory);
