@@ -191,7 +191,7 @@ class Device {
   // Synchronous, for creation only: sets device memory to zero before anything is enqueued.
   virtual Status clear(void* pointer, std::size_t bytes) = 0;
   // The same in the order of a stream, for what grows while calls are in flight: the memory exists for what is enqueued
-  // on the stream between allocate and release. Not while the stream is being captured.
+  // on the stream between allocate and release. Not while the stream is being captured; another one may be.
   virtual Status allocate_async(void** pointer, std::size_t bytes, Stream stream) = 0;
   virtual void release_async(void* pointer, Stream stream) = 0;
   virtual Status clear_async(void* pointer, std::size_t bytes, Stream stream) = 0;

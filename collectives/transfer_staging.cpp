@@ -41,32 +41,41 @@ TransferStaging::~TransferStaging() {
   }
 }
 
+void TransferStaging::give_up(bool capturing, codec::Stream stream) {
+  if (in_graph_ || capturing) {
+    kept_.push_back(memory_);
+    kept_bytes_ += scratch_bytes_ + message_bytes_;
+  } else {
+    device_.release_async(memory_, stream);
+  }
+  memory_ = nullptr;
+  scratch_bytes_ = message_bytes_ = 0;
+  in_graph_ = false;
+}
+
 Status TransferStaging::reserve(std::uint64_t bytes, std::uint64_t encodes, bool capturing, codec::Stream stream) {
   const std::uint64_t scratch =
       std::min<std::uint64_t>(encodes, codec::encode_scratch_messages) * codec::encode_scratch_bytes;
   if (bytes <= message_bytes_ && scratch <= scratch_bytes_) {
-    in_graphs_ = in_graphs_ || capturing;
+    in_graph_ = in_graph_ || capturing;
     return Status::ok;
-  }
-  if (capturing) {
-    return Status::unsupported;
   }
   const std::uint64_t new_scratch = std::max(scratch, scratch_bytes_);
   const std::uint64_t new_bytes = std::max(bytes, message_bytes_);
-  if (in_graphs_) {
-    kept_.push_back(std::exchange(memory_, nullptr));
-    kept_bytes_ += std::exchange(scratch_bytes_, 0) + std::exchange(message_bytes_, 0);
-    in_graphs_ = false;
-  } else if (memory_ != nullptr) {  // first, so that the new memory may be made of it
-    device_.release_async(std::exchange(memory_, nullptr), stream);
-    scratch_bytes_ = message_bytes_ = 0;
+  if (memory_ != nullptr) {  // first, so that the new memory may be made of it
+    give_up(capturing, stream);
   }
   void* memory = nullptr;
-  if (const Status status = device_.allocate_async(&memory, new_scratch + new_bytes, stream); status != Status::ok) {
+  const codec::Stream allocating = capturing ? device_.own_stream() : stream;
+  if (const Status status = device_.allocate_async(&memory, new_scratch + new_bytes, allocating);
+      status != Status::ok) {
     return status;
   }
   memory_ = static_cast<std::byte*>(memory);
-  if (const Status status = device_.clear_async(memory, new_scratch, stream); status != Status::ok) {
+  in_graph_ = capturing;
+  if (const Status status =
+          capturing ? device_.clear(memory, new_scratch) : device_.clear_async(memory, new_scratch, stream);
+      status != Status::ok) {
     return status;
   }
   scratch_bytes_ = new_scratch;

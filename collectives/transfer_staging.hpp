@@ -1,8 +1,8 @@
 // Device memory of one communicator through which its compressed sends and receives pass (rule R9). Unlike that of
 // collectives it grows, in stream order, with the largest group, to what that group's messages take: 0.70 of the
 // group's own buffers, up to 0.74 where values need much room for outliers. Nothing is reserved before the first group
-// unless `reserved_bytes` says so. Memory that a graph may use stays as it is: what has been grown after a capture
-// comes on top.
+// unless `reserved_bytes` says so. Memory that a graph may use stays as it is: what has been grown in or after a
+// capture comes on top.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class TransferStaging {
   TransferStaging& operator=(const TransferStaging&) = delete;
 
   // Makes room for a group's messages and the scratch of `encodes` of them. The stream must be behind the latest use of
-  // the staging. May allocate, in stream order; not while `capturing`: unsupported then. A group that captures keeps
-  // what it got until the end.
+  // the staging; what is allocated is so in its order. While `capturing`, that is for a graph, nothing can be: growth
+  // then waits for the device's own stream and nothing else, and former memory stays, too.
   Status reserve(std::uint64_t bytes, std::uint64_t encodes, bool capturing, codec::Stream stream);
 
   std::byte* messages() const { return memory_ + scratch_bytes_; }  // aligned to codec::section_alignment
@@ -32,13 +32,14 @@ class TransferStaging {
 
  private:
   explicit TransferStaging(codec::Device& device) : device_(device) {}
+  void give_up(bool capturing, codec::Stream stream);
 
   codec::Device& device_;
   std::byte* memory_ = nullptr;  // scratch, then messages
   std::uint64_t scratch_bytes_ = 0;
   std::uint64_t message_bytes_ = 0;
-  bool in_graphs_ = false;        // memory_ is
-  std::vector<std::byte*> kept_;  // for graphs alone
+  bool in_graph_ = false;         // the memory
+  std::vector<std::byte*> kept_;  // former memory that graphs use, or that could not be released within a capture
   std::uint64_t kept_bytes_ = 0;
 };
 

@@ -48,9 +48,8 @@ class TransferGroup {
   Communicator& communicator() const { return communicator_; }
   std::size_t add(const Transfer& transfer);  // returns its index
 
-  // Before the real group: staging grows if it must, and all sends are encoded. A captured group that needs more
-  // staging than there is gets unsupported. After a failure nothing is sent or received, and the peers wait in vain, as
-  // in NCCL.
+  // Before the real group: staging grows if it must, and all sends are encoded. After a failure nothing is sent or
+  // received, and the peers wait in vain, as in NCCL.
   Outcome encode();
   // Inside the real group, in the operation's place.
   Outcome issue(std::size_t index) const;

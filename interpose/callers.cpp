@@ -10,8 +10,6 @@ const char* advice(Status status) {
   switch (status) {
     case Status::nccl_error:
       return "; NCCL_DEBUG=WARN says more";
-    case Status::unsupported:
-      return "; a group under CUDA graph capture cannot get more memory, ZIPCCL_TRANSFER_MB reserves it beforehand";
     case Status::out_of_memory:
       return "; leave the device more memory or take p2p out of ZIPCCL_COLLECTIVES";
     case Status::device_error:

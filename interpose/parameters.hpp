@@ -24,7 +24,7 @@
     "device memory of one communicator for compressed all-gathers, in MiB; the ranks agree on the smallest")        \
   X(transfer_bytes, "ZIPCCL_TRANSFER_MB", MebibytesOrNone, "0", "0 to 65536",                                       \
     "device memory that a communicator reserves for all-to-alls and point to point before the first of them, in "   \
-    "MiB; it grows as they need it, except in a CUDA graph")                                                        \
+    "MiB; it grows as they need it")                                                                                \
   X(ignore_max_connections, "ZIPCCL_IGNORE_MAX_CONNECTIONS", Flag, "0", "0, 1",                                     \
     "1: compress all-gathers although CUDA_DEVICE_MAX_CONNECTIONS is below 8; must be the same on all ranks")       \
   X(report_directory, "ZIPCCL_REPORT", Text, "", "a folder",                                                        \

@@ -154,8 +154,10 @@ class CudaDevice final : public Device {
   // From a pool of zipccl's own, which gives back to the device what it does not use: the job needs it more.
   Status allocate_async(void** pointer, std::size_t bytes, Stream stream) override {
     if (pool_ == nullptr) return allocate(pointer, bytes);
-    return with_device(
-        [&] { return check(cudaMallocFromPoolAsync(pointer, bytes, pool_, stream), "cudaMallocFromPoolAsync"); });
+    return with_device([&] {
+      const RelaxedCapture relaxed;
+      return check(cudaMallocFromPoolAsync(pointer, bytes, pool_, stream), "cudaMallocFromPoolAsync");
+    });
   }
   void release_async(void* pointer, Stream stream) override {
     if (pool_ == nullptr) return release(pointer);

@@ -67,7 +67,10 @@ class Suite {
     mixtures();
     several_streams();
     several_communicators();
-    captured();
+    captured(world_);
+    ncclComm_t fresh = rank_.create_communicator();
+    captured(fresh);  // its first group, which needs staging
+    check_nccl(ncclCommDestroy(fresh), "ncclCommDestroy");
     check_nccl(ncclCommDestroy(second_), "ncclCommDestroy");
     check_nccl(ncclCommDestroy(world_), "ncclCommDestroy");
     return faults_;
@@ -367,13 +370,13 @@ class Suite {
   }
 
   // A captured group, replayed with other data, also such that overflows, and eager ones in between.
-  void captured() {
-    MessageRun largest(*backend_, own(), all_pairs(Data::normal, 500));
-    {  // what a capture needs must exist before it
-      const InGroup group;
-      largest.everything(world_, streams_[0]);
+  void captured(ncclComm_t communicator) {
+    MessageRun eager(*backend_, own(), all_pairs(Data::normal, 500));
+    std::vector<Message> grown = all_pairs(Data::normal, 500);
+    for (Message& message : grown) {
+      message.count = 2 * message.count + 3000;
     }
-    finish(largest);
+    MessageRun larger(*backend_, own(), grown);
     MessageRun calm(*backend_, own(), all_pairs(Data::mixture, 500));
     MessageRun wild(*backend_, own(), all_pairs(Data::random, 500));
     std::array<void*, 2> graphs{};
@@ -381,7 +384,7 @@ class Suite {
       backend_->begin_capture(streams_[index]);
       {
         const InGroup group;
-        (index == 0 ? calm : wild).everything(world_, streams_[index]);
+        (index == 0 ? calm : wild).everything(communicator, streams_[index]);
       }
       graphs[index] = backend_->end_capture(streams_[index]);
     }
@@ -393,7 +396,7 @@ class Suite {
       backend_->launch(graphs[replay % 7 == 6 ? 1 : 0], streams_[2]);
       if (replay % 5 == 4) {
         const InGroup group;
-        largest.everything(world_, streams_[0]);
+        (replay == 4 ? larger : eager).everything(communicator, streams_[0]);  // staging grows while graphs use it
       }
       for (cudaStream_t stream : streams_) {
         backend_->synchronize(stream);
@@ -401,6 +404,7 @@ class Suite {
       faults += run.check();
     }
     finish(faults);
+    finish(larger);
     for (void* graph : graphs) {
       backend_->destroy_graph(graph);
     }
