@@ -1,4 +1,4 @@
-// What both exchange modes share: an all-gather cut into chunks, each of which passes through one half of the staging.
+// What the exchange modes share: an all-gather cut into chunks, each of which passes through one half of the staging.
 #pragma once
 
 #include <cstdint>

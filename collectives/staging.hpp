@@ -1,4 +1,4 @@
-// Fixed device memory of one communicator, through which its compressed collectives pass (rule R9).
+// Fixed device memory of one communicator, through which its compressed all-gathers pass (rule R9).
 //
 // Two halves, used in turn. Each half has rank_count slots of slot_bytes: slot r receives rank r's message (slot `rank`
 // is where this rank encodes its own, so that NCCL's all-gather runs in place). Without an overflow port there is one

@@ -1,5 +1,5 @@
-// A communicator's classes of calls (section 5 of the design, "Fenced switch"). So far there is one, all-gathers of
-// BF16.
+// A communicator's classes of calls (section 5 of the design, "Fenced switch"): all-gathers, all-to-alls, and what each
+// pair of ranks sends each other.
 //
 // The calling thread numbers the calls, looks at what they send while they go natively, reserves staging when
 // compression pays, and wishes; the helper thread carries on what the ranks say of it.

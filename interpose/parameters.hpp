@@ -9,10 +9,10 @@
     "none or a list of: allgather, alltoall, p2p",                                                                  \
     "what may be compressed (p2p: ncclSend and ncclRecv); must be the same on all ranks")                           \
   X(min_bytes, "ZIPCCL_MIN_BYTES", BytesOrAuto, "auto", "auto or bytes, with a suffix K, M or G (powers of 1,024)", \
-    "smallest call that is compressed, in bytes of its whole output; auto: by the slowest link among the ranks, "   \
-    "never over NVLink; must be the same on all ranks")                                                             \
+    "smallest call that is compressed, in bytes of its whole output or of the message; auto: by the slowest link "  \
+    "among the ranks, never over NVLink; must be the same on all ranks")                                            \
   X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "static", "static, exact, sizes-first",                              \
-    "how data travels that exceeds a message's fixed part; must be the same on all ranks")                          \
+    "how data of an all-gather travels that exceeds a message's fixed part; must be the same on all ranks")         \
   X(start, "ZIPCCL_START", StartMode, "fenced", "fenced, now, always",                                              \
     "fenced: calls are native until their values have shown that compression pays and all ranks are ready; now: "   \
     "compressed from the first one on, and native later if it does not pay; always: compressed, for tests and "     \
@@ -21,7 +21,7 @@
     "least room for outliers in a message's fixed part, in bytes for every 1,024 values; calls that need more get " \
     "it; must be the same on all ranks")                                                                            \
   X(staging_bytes, "ZIPCCL_STAGING_MB", Mebibytes, "128", "1 to 65536",                                             \
-    "device memory of one communicator for compressed data, in MiB; the ranks agree on the smallest")               \
+    "device memory of one communicator for compressed all-gathers, in MiB; the ranks agree on the smallest")        \
   X(transfer_bytes, "ZIPCCL_TRANSFER_MB", MebibytesOrNone, "0", "0 to 65536",                                       \
     "device memory that a communicator reserves for all-to-alls and point to point before the first of them, in "   \
     "MiB; it grows as they need it")                                                                                \

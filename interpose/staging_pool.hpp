@@ -1,5 +1,5 @@
-// Staging memory of all communicators: within a cap for each device (rule R9), and given back only when nothing that
-// was enqueued can still use it.
+// Staging memory for the all-gathers of all communicators: within a cap for each device (rule R9), and given back only
+// when nothing that was enqueued can still use it.
 #pragma once
 
 #include <cstdint>

@@ -14,9 +14,13 @@ SPLIT_SHARE = 0.7      # of the uncompressed split's first part, as a message's 
 SETTINGS = (
     ("sizes-first", {"ZIPCCL_EXCHANGE": "sizes-first"}),
     ("exact", {"ZIPCCL_EXCHANGE": "exact"}),
-    ("static, no overlap", {"ZIPCCL_EXCHANGE": "static", "ZIPCCL_OVERLAP": "off"}),
-    ("static, overlap", {"ZIPCCL_EXCHANGE": "static", "ZIPCCL_OVERLAP": "on"}),
+    # One hardware queue fewer than CUDA's default: chunks then do not overlap.
+    ("static, no overlap", {"ZIPCCL_EXCHANGE": "static", "CUDA_DEVICE_MAX_CONNECTIONS": "7",
+                            "ZIPCCL_IGNORE_MAX_CONNECTIONS": "1"}),
+    ("static, overlap", {"ZIPCCL_EXCHANGE": "static"}),
 )
+# All-to-alls have no other exchange mode, and go in one piece.
+ALL_TO_ALL_SETTINGS = (("static", {"ZIPCCL_EXCHANGE": "static"}),)
 
 CONNECTIONS = (1, 2, 4, 8, 32)
 
@@ -59,11 +63,12 @@ def format_ablation(results):
 
 
 def ablation(options):
-    """The table: what each exchange mode gives, with the ranks in step and with the last one late."""
+    """The table: what each setting gives, with the ranks in step and with the last one late."""
     if options.json:
         paths.writable(options.json)
-    settings = [(name, variables, ()) for name, variables in SETTINGS]
-    if options.benchmark == "all-to-all":
+    all_to_all = options.benchmark == "all-to-all"
+    settings = [(name, variables, ()) for name, variables in (ALL_TO_ALL_SETTINGS if all_to_all else SETTINGS)]
+    if all_to_all:
         settings.append(("uncompressed, in two parts", {}, ("--in-two", str(SPLIT_SHARE))))
     sizes, failed, environment = {}, 0, {}
     for name, variables, arguments in settings:

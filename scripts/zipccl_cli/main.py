@@ -29,7 +29,8 @@ def ranks_command(options, command):
 
 
 def parser():
-    top = argparse.ArgumentParser(prog="zipccl", description="Lossless compression of NCCL collectives.")
+    top = argparse.ArgumentParser(prog="zipccl", description="Lossless compression of NCCL's all-gathers, "
+                                  "all-to-alls and point to point.")
     commands = top.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="run a job with zipccl: zipccl run -- COMMAND")
@@ -59,8 +60,8 @@ def parser():
     for subcommand in (run, compare, ranks):
         subcommand.usage = subcommand.format_usage().removeprefix("usage: ").rstrip() + " -- COMMAND"
 
-    measure = commands.add_parser("perf", help="benchmarks (all-gather, all-to-all, send-recv, ablation, codec); sizes are bytes "
-                                  "or have a suffix K, M or G")
+    measure = commands.add_parser("perf", help="benchmarks (all-gather, all-to-all, send-recv, ablation, codec); sizes "
+                                  "are bytes or have a suffix K, M or G")
     benchmarks = measure.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     for name, add_arguments, meaning in (
             ("all-gather", perf.add_all_gather_arguments, "the total output"),
@@ -69,8 +70,9 @@ def parser():
         benchmark = benchmarks.add_parser(name, help=f"native and compressed in turn; sizes are of {meaning}")
         add_arguments(benchmark)
         benchmark.set_defaults(call=lambda options, _: perf.collective(options), takes_command=False)
-    modes = benchmarks.add_parser("ablation", help="every exchange mode beside native, with the ranks in step and with "
-                                  "the last one late: zipccl perf ablation all-gather|all-to-all")
+    modes = benchmarks.add_parser("ablation", help="an all-gather in every exchange mode, or an all-to-all compressed and "
+                                  "in two parts, beside native, with the ranks in step and with the last one late: "
+                                  "zipccl perf ablation all-gather|all-to-all")
     perf.add_ablation_arguments(modes)
     modes.set_defaults(call=lambda options, _: ablation.ablation(options), takes_command=False)
     codec = benchmarks.add_parser("codec", help="encode and decode on one GPU")
