@@ -166,10 +166,12 @@ ncclResult_t run_alone(const EligibleTransfer& call) {
     const RealCall scope;
     result = batch->issue(0);
   }
-  if (result != ncclSuccess) {
+  const bool dropped = result != ncclSuccess;
+  result = batch->after(result, dropped);
+  if (dropped) {
     note_dropped_calls(*call.owner);
   }
-  return batch->after(result, result != ncclSuccess);
+  return result;
 }
 
 // Whether the communicator's point to point may be compressed at all; both ends of a pair then count what passes.

@@ -2,6 +2,7 @@
 // NCCL). Sends, receives and all-to-alls alone and in groups of every shape, on 2 to 64 ranks, byte for byte.
 //
 //   transfers-test RANKS [--share-gpu] [--large] [--unlike-types] [--replays N]
+//   transfers-test RANKS --soak GROUPS    instead: so many groups, one message in a hundred of random bits
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +27,7 @@ struct Options {
   bool large = false;
   int replays = 20;
   bool unlike_types = false;
+  std::uint64_t soak = 0;
 };
 
 class InGroup {
@@ -55,6 +57,10 @@ class Suite {
   int run() {
     world_ = rank_.create_communicator();
     second_ = rank_.create_communicator(rank_.size() - 1);
+    if (options_.soak > 0) {
+      soak();
+      return end();
+    }
     if (options_.unlike_types) {  // first: later messages between the pair are alike
       unlike_types();
     }
@@ -71,12 +77,15 @@ class Suite {
     ncclComm_t fresh = rank_.create_communicator();
     captured(fresh);  // its first group, which needs staging
     check_nccl(ncclCommDestroy(fresh), "ncclCommDestroy");
+    return end();
+  }
+
+ private:
+  int end() {
     check_nccl(ncclCommDestroy(second_), "ncclCommDestroy");
     check_nccl(ncclCommDestroy(world_), "ncclCommDestroy");
     return faults_;
   }
-
- private:
   int own() const { return rank_.rank(); }
   int ranks() const { return rank_.size(); }
   int peer(int step) const { return (own() + step % ranks() + ranks()) % ranks(); }
@@ -369,6 +378,35 @@ class Suite {
     }
   }
 
+  // Many groups in flight, of both communicators in turn and on all streams.
+  void soak() {
+    constexpr std::size_t in_flight = 20;
+    std::vector<std::unique_ptr<MessageRun>> runs;
+    std::uint64_t message = 0;
+    for (std::size_t index = 0; index < in_flight; ++index) {
+      std::vector<Message> messages = all_pairs(Data::normal, 600 + index);
+      for (Message& one : messages) {
+        one.data = ++message % 100 == 50 ? Data::random : Data::normal;
+      }
+      runs.push_back(std::make_unique<MessageRun>(*backend_, own(), messages));
+    }
+    int faults = 0;
+    for (std::uint64_t group = 0; group < options_.soak && faults == 0; group += in_flight) {
+      for (std::size_t index = 0; index < in_flight; ++index) {
+        const InGroup one;
+        runs[index]->everything(index % 3 == 2 ? second_ : world_, streams_[index % streams_.size()]);
+      }
+      for (cudaStream_t stream : streams_) {
+        backend_->synchronize(stream);
+      }
+      for (const auto& run : runs) {
+        faults += run->check();
+        run->refill(seed());
+      }
+    }
+    finish(faults);
+  }
+
   // A captured group, replayed with other data, also such that overflows, and eager ones in between.
   void captured(ncclComm_t communicator) {
     MessageRun eager(*backend_, own(), all_pairs(Data::normal, 500));
@@ -434,6 +472,8 @@ int main(int argc, char** argv) {
       options.large = true;
     } else if (argument == "--unlike-types") {
       options.unlike_types = true;
+    } else if (argument == "--soak" && index + 1 < argc) {
+      options.soak = std::strtoull(argv[++index], nullptr, 10);
     } else if (argument == "--replays" && index + 1 < argc) {
       options.replays = std::atoi(argv[++index]);
     } else {
@@ -441,7 +481,8 @@ int main(int argc, char** argv) {
     }
   }
   if (options.ranks < 2 || options.ranks > 64) {
-    std::fprintf(stderr, "usage: transfers-test RANKS [--share-gpu] [--large] [--unlike-types] [--replays N]\n");
+    std::fprintf(
+        stderr, "usage: transfers-test RANKS [--share-gpu] [--large] [--unlike-types] [--replays N] [--soak GROUPS]\n");
     return 2;
   }
   RankGroup group(options.ranks, options.share_gpu);

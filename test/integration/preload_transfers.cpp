@@ -72,6 +72,17 @@ void ring_among(ncclComm_t comm, const std::vector<int>& members) {
   EXPECT(ring.right());
 }
 
+// Whether it was so just before.
+bool done(const Stream& stream) {
+  void* event = nullptr;
+  int is_done = 0;
+  EXPECT(zipccl_host_runtime.event_create(&event) == 0);
+  EXPECT(zipccl_host_runtime.event_record(event, stream.stream) == 0);
+  EXPECT(zipccl_host_runtime.event_query(event, &is_done) == 0);
+  EXPECT(zipccl_host_runtime.event_destroy(event) == 0);
+  return is_done != 0;
+}
+
 // By the name of libraries that follow RCCL.
 int other_name() {
   using Function = ncclResult_t (*)(const void*, void*, std::size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
@@ -158,6 +169,56 @@ int dropped(bool everywhere) {
 int dropped_everywhere() { return dropped(true); }
 int dropped_on_one() { return dropped(false); }
 
+// Ten groups' results, of which those are right that are 0.
+int results() {
+  ncclComm_t comm = create();
+  const Stream stream;
+  for (int round = 0; round < 10; ++round) {
+    Ring ring(standard_count);
+    const ncclResult_t result = ring.group(comm, stream.stream);
+    stream.wait();
+    EXPECT(result == ncclSuccess ? ring.right() : ring.untouched());
+    std::printf("%d ", result);
+  }
+  std::puts("");
+  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  return 0;
+}
+
+// Rank 0 alone has a group dropped before every round from `first` on that is a multiple of 8. If that comes while the
+// ranks are about to change what is compressed, its calls fail; but nothing is ever wrong.
+int dropped_late(int first) {
+  ncclComm_t comm = create();
+  const Stream stream;
+  const auto give_up = [&](ncclResult_t result) {
+    std::printf("gave up %d\ndone\n", result);
+    std::fflush(stdout);
+    EXPECT(ncclCommAbort(comm) == ncclSuccess);
+    std::_Exit(0);
+  };
+  for (int round = 0; round < 60; ++round) {
+    Ring ring(standard_count);
+    if (rank_number() == 0 && round >= first && (round - first) % 8 == 0) {
+      EXPECT(ncclGroupStart() == ncclSuccess);
+      ring.calls(comm, stream.stream);
+      ncclBroadcast(ring.send.data(), ring.send.data(), 1, ncclUint8, world_size(), comm, stream.stream);
+      EXPECT(ncclGroupEnd() == ncclInvalidArgument);
+    }
+    if (const ncclResult_t result = ring.group(comm, stream.stream); result != ncclSuccess) {
+      give_up(result);
+    }
+    stream.wait();  // it ends when the peer gives up, too
+    for (ncclResult_t state = ncclSuccess; !ring.right() && state == ncclSuccess;) {
+      EXPECT(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+      if (state != ncclSuccess) {
+        give_up(state);
+      }
+    }
+  }
+  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  return 0;
+}
+
 // Nothing is sent without a buffer, as some programs do to be in step.
 int empty() {
   ncclComm_t comm = create();
@@ -202,16 +263,6 @@ int orders() {
     EXPECT(ncclCommDestroy(comm) == ncclSuccess);
   }
   return 0;
-}
-
-bool done(const Stream& stream) {
-  void* event = nullptr;
-  int is_done = 0;
-  EXPECT(zipccl_host_runtime.event_create(&event) == 0);
-  EXPECT(zipccl_host_runtime.event_record(event, stream.stream) == 0);
-  EXPECT(zipccl_host_runtime.event_query(event, &is_done) == 0);
-  EXPECT(zipccl_host_runtime.event_destroy(event) == 0);
-  return is_done != 0;
 }
 
 // Rank 0 stops for some seconds while its record is on the way: rank 1's patch waits for it, and an abort ends that.
@@ -325,12 +376,16 @@ int transfer_scenario(int argc, char** argv) {
                                                       {"transfers-dropped", dropped_everywhere},
                                                       {"transfers-dropped-on-one", dropped_on_one},
                                                       {"transfers-empty", empty},
+                                                      {"transfers-results", results},
                                                       {"transfers-orders", orders},
                                                       {"transfers-aborted", aborted_patch},
                                                       {"transfers-killed", killed_peer},
                                                       {"transfers-children", children},
                                                       {"transfers-captured", captured_first},
                                                       {"transfers-no-memory", no_memory}};
+  if (argc == 2 && std::strcmp(argv[0], "transfers-dropped-late") == 0) {
+    return dropped_late(std::atoi(argv[1]));
+  }
   const auto found = scenarios.find(argc > 0 ? argv[0] : "");
   return found == scenarios.end() ? 2 : found->second();
 }

@@ -70,6 +70,22 @@ class Errors(Case):
         for start in ("now", "fenced", "always"):
             self.again("transfers-dropped-on-one", ranks=3, ZIPCCL_START=start)
 
+    def test_groups_dropped_as_the_ranks_switch(self):
+        for first in range(7, 15):
+            results = self.again("transfers-dropped-late", str(first), ZIPCCL_START="fenced", seconds=30)
+            for result in results:
+                self.assertRegex(result.out, r"^(gave up [36]\n)?done\n")
+
+    def test_call_that_nccl_refuses(self):
+        """It drops the group, which is NCCL's word for it, and the communicators live."""
+        for call in ("ncclSend", "ncclRecv"):
+            results = self.again("transfers-results", STANDIN_FAULT=f"call={call},nth=4,action=error:2")
+            for result in results:
+                self.assertIn("0 0 0 2 0 0 0 0 0 0 \n", result.out)
+                self.assertRegex(result.err, r"compressed sends and receives failed: NCCL returned an error.*"
+                                             r"NCCL_DEBUG=WARN says more")
+            self.assertEqual(self.routes("send"), {"compressed": 9})
+
     def test_abort_of_a_waiting_receive(self):
         results = self.launch("transfers-aborted", ZIPCCL_POOL=0)
         self.assertIn("\nwaited\n", "\n" + results[1].out)
