@@ -123,6 +123,12 @@ void OverflowPort::ship() {
     record_->insert(record_->end(), outbox_->data(), outbox_->data() + piece);
     sent_bytes_.fetch_add(piece, std::memory_order_relaxed);
     if (offset + piece == bytes) {
+      if (outbox_->receiver != RecordTransport::all_receivers) {
+        const std::lock_guard lock(mutex_);
+        Sent& sent = sent_[outbox_->receiver];
+        ++sent.records;
+        sent.bytes += bytes;
+      }
       const RecordId id = {own_rank_, outbox_->sequence, outbox_->chunk};
       if (const Status status = transport_->send(outbox_->receiver, id, std::exchange(record_, nullptr));
           status != Status::ok) {
@@ -131,6 +137,12 @@ void OverflowPort::ship() {
     }
   }
   store_release(outbox_->taken, posted);  // after the transport has it: see flushed()
+}
+
+OverflowPort::Sent OverflowPort::sent_to(std::uint32_t receiver) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sent_.find(receiver);
+  return found == sent_.end() ? Sent{} : found->second;
 }
 
 void OverflowPort::answer() {

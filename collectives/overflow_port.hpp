@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "codec/device.hpp"
@@ -82,6 +84,12 @@ class OverflowPort {
 
   const codec::ExchangeCounters& counters() const { return *counters_; }
   std::uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }  // chunks so far
+  // Records that have been shipped to one rank alone, point to point: how often and how much its messages overflowed.
+  struct Sent {
+    std::uint64_t records = 0;
+    std::uint64_t bytes = 0;
+  };
+  Sent sent_to(std::uint32_t receiver) const;
   std::uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
   std::uint64_t mapped_bytes() const { return mapped_bytes_; }
 
@@ -116,6 +124,8 @@ class OverflowPort {
   std::atomic<bool> captured_{false};
   std::atomic<std::uint64_t> enqueued_{0};
   std::atomic<std::uint64_t> sent_bytes_{0};
+  mutable std::mutex mutex_;               // guards the next
+  std::map<std::uint32_t, Sent> sent_;     // by receiver
   std::atomic<Status> fault_{Status::ok};  // of the helper thread
 };
 

@@ -19,13 +19,15 @@ constexpr const char* sender_decides = "the sender's values have not shown that 
 }  // namespace
 
 CallClass::CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
-                     const FenceSetting& initial, std::uint32_t least_room, bool unchanging, Part part)
+                     const FenceSetting& initial, std::uint32_t least_room, bool unchanging, Part part,
+                     std::uint32_t peer)
     : comm_(state),
       gate_(gate),
       name_(name),
       owner_(owner),
       unchanging_(unchanging),
       part_(part),
+      peer_(peer),
       initially_compressed_(initial.compressed),
       least_room_(least_room),
       current_(initial),
@@ -60,7 +62,7 @@ Status CallClass::begin(const Call& call, bool* compressed) {
     remember(call.form, number);
   }
   if (!kept_ && !call.capturing && call.eligible && !unchanging_) {
-    setting.compressed ? review(number) : consider(call, number);
+    setting.compressed ? review(call, number) : consider(call, number);
   }
   return Status::ok;
 }
@@ -152,11 +154,19 @@ void CallClass::agree(std::uint64_t number) {
 }
 
 // Of a compressed call.
-void CallClass::review(std::uint64_t number) {
+void CallClass::review(const Call& call, std::uint64_t number) {
   if (part_ == Part::receives) {
     return;
   }
-  if (promotion_.used(owner_->usage(), number)) {
+  Usage usage = owner_->usage();
+  if (part_ == Part::sends) {  // what came from the peer says nothing of what goes there
+    usage.messages = ++sent_messages_;
+    usage.values = sent_values_ += call.count;
+    const auto sent = comm_.sent_to(peer_);
+    usage.overflow_messages = sent.records;
+    usage.overflow_bytes = sent.bytes;
+  }
+  if (promotion_.used(usage, number)) {
     wish();
   }
 }

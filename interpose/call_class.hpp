@@ -43,7 +43,8 @@ class CallClass {
   // `least_room` bytes for every 1,024 values. An `unchanging` class stays as it is, on all ranks. The first three and
   // the owner must outlive the object.
   CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
-            const switcher::FenceSetting& initial, std::uint32_t least_room, bool unchanging, Part part = Part::same);
+            const switcher::FenceSetting& initial, std::uint32_t least_room, bool unchanging, Part part = Part::same,
+            std::uint32_t peer = 0);
 
   void start();  // once, when the gate's messages can be sent, before the first call
 
@@ -82,7 +83,7 @@ class CallClass {
  private:
   void switch_to(const switcher::FenceSetting& setting, std::uint64_t call);
   void consider(const Call& call, std::uint64_t number);
-  void review(std::uint64_t number);
+  void review(const Call& call, std::uint64_t number);
   bool reserve(std::uint64_t number);
   void remember(std::uint64_t form, std::uint64_t number);
   void agree(std::uint64_t number);
@@ -95,6 +96,7 @@ class CallClass {
   Owner* const owner_;
   const bool unchanging_;
   const Part part_;
+  const std::uint32_t peer_;  // of a pair
   const bool initially_compressed_;
   const std::uint32_t least_room_;
 
@@ -108,6 +110,8 @@ class CallClass {
   bool wish_waits_ = false;  // for the history
   bool agreed_ = false;      // a receiver's wish is made
   std::uint64_t history_ = 0;
+  std::uint64_t sent_messages_ = 0;  // compressed ones, of a sender
+  std::uint64_t sent_values_ = 0;
   std::uint64_t staging_bytes_ = 0;  // this rank's
   std::string memory_reason_;
 

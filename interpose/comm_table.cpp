@@ -97,6 +97,11 @@ std::uint64_t CommState::enqueued_chunks() const {
   return link != nullptr ? link->port().enqueued() : 0;
 }
 
+collectives::OverflowPort::Sent CommState::sent_to(std::uint32_t peer) const {
+  const OverflowLink* link = overflow();
+  return link != nullptr ? link->port().sent_to(peer) : collectives::OverflowPort::Sent{};
+}
+
 CommPointer CommTable::insert(ncclComm_t handle, CommPointer state) {
   const std::unique_lock lock(mutex_);
   compressed_ += state->compressed ? 1 : 0;

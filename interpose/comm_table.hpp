@@ -66,6 +66,7 @@ struct CommState {
   // What compressed calls have cost so far, and how many chunks there are, finished or not.
   Usage usage() const;
   std::uint64_t enqueued_chunks() const;
+  collectives::OverflowPort::Sent sent_to(std::uint32_t peer) const;  // what messages to it lacked room for
   void close_exchange();  // frees them and staging for transfers; nobody else uses the state any more
   // As CallChain::idle(), with all else that runs on the device. When no thread makes calls.
   Status idle(bool* done);

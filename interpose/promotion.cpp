@@ -87,7 +87,9 @@ bool Promotion::used(const Usage& usage, std::uint64_t call) {
   }
   // What a message that overflowed lacked. A record's length has up to an entry of slack.
   const std::uint64_t records = usage.overflow_messages - base_.overflow_messages;
-  const std::uint64_t messages = std::max<std::uint64_t>((usage.chunks - base_.chunks) * rank_count_, 1);
+  const std::uint64_t told = usage.messages - base_.messages;
+  const std::uint64_t messages =
+      std::max<std::uint64_t>(usage.messages != 0 ? told : (usage.chunks - base_.chunks) * rank_count_, 1);
   const std::uint64_t tiles = std::max<std::uint64_t>((usage.values - base_.values) / messages / codec::tile_values, 1);
   constexpr std::uint64_t slack = codec::raw_entry_units * codec::unit_bytes;
   const std::uint64_t record_bytes =

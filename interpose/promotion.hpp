@@ -16,6 +16,7 @@ struct Usage {
   std::uint64_t values = 0;
   std::uint64_t overflow_messages = 0;
   std::uint64_t overflow_bytes = 0;
+  std::uint64_t messages = 0;  // that `values` are in; 0: one of every rank in every chunk
 };
 
 // A rank's wish for its class. `pool_bytes` for every tile; none: native.

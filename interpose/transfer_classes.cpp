@@ -56,9 +56,10 @@ CallClass& TransferClasses::pair(std::uint32_t peer, bool sends) {
   switcher::FenceGate& gate = fences_.gate(sends ? pair_class(own, peer) : pair_class(peer, own),
                                            {std::min(own, peer), std::max(own, peer)}, initial_);
   CallClass::Owner* const owner = this;
-  auto made = std::make_unique<CallClass>(state_, gate, sends ? "sends to a peer" : "receives from a peer", owner,
-                                          initial_, pool_bytes_of(state_.communicator.agreement.pool_fraction),
-                                          unchanging(), sends ? CallClass::Part::sends : CallClass::Part::receives);
+  auto made =
+      std::make_unique<CallClass>(state_, gate, sends ? "sends to a peer" : "receives from a peer", owner, initial_,
+                                  pool_bytes_of(state_.communicator.agreement.pool_fraction), unchanging(),
+                                  sends ? CallClass::Part::sends : CallClass::Part::receives, peer);
   made->start();
   const std::lock_guard lock(mutex_);
   return *pairs_.emplace(std::pair{peer, sends}, std::move(made)).first->second;

@@ -2,33 +2,31 @@
 // NCCL). Sends, receives and all-to-alls alone and in groups of every shape, on 2 to 64 ranks, byte for byte.
 //
 //   transfers-test RANKS [--share-gpu] [--large] [--unlike-types] [--replays N]
+//   transfers-test RANKS --one-way         instead: what rank 0 sends turns incompressible, and must go native soon
 //   transfers-test RANKS --soak GROUPS    instead: so many groups, one message in a hundred of random bits
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "test/collectives/all_gather_cases.hpp"
 #include "test/collectives/message_runs.hpp"
+#include "test/collectives/transfers_options.hpp"
 #include "test/support/backend.hpp"
 #include "test/support/ranks.hpp"
+#include "test/support/report.hpp"
 
 namespace zipccl::test {
 namespace {
 
 constexpr int finished_checks = 0;  // shared counter
+constexpr int one_way_calls = 120;
 
-struct Options {
-  int ranks = 2;
-  bool share_gpu = false;
-  bool large = false;
-  int replays = 20;
-  bool unlike_types = false;
-  std::uint64_t soak = 0;
-};
+using Options = TransfersOptions;
 
 class InGroup {
  public:
@@ -57,6 +55,10 @@ class Suite {
   int run() {
     world_ = rank_.create_communicator();
     second_ = rank_.create_communicator(rank_.size() - 1);
+    if (options_.one_way) {
+      one_way();
+      return end();
+    }
     if (options_.soak > 0) {
       soak();
       return end();
@@ -100,6 +102,17 @@ class Suite {
       backend_->synchronize(stream);
     }
     finish(run.check());
+  }
+
+  // Nothing comes back that could tell the sender.
+  void one_way() {
+    for (int call = 0; call < one_way_calls; ++call) {
+      const Data data = call < one_way_calls / 2 ? Data::normal : Data::random;
+      MessageRun run(*backend_, own(), {{0, 1, 40000, data, false, 0, seed()}});
+      run.everything(world_, streams_[0]);
+      finish(run);
+      rank_.barrier();
+    }
   }
 
   // A size that both ends compute, 0 now and then, of very unlike magnitudes.
@@ -464,30 +477,25 @@ class Suite {
 int main(int argc, char** argv) {
   using namespace zipccl::test;
   Options options;
-  for (int index = 1; index < argc; ++index) {
-    const std::string argument = argv[index];
-    if (argument == "--share-gpu") {
-      options.share_gpu = true;
-    } else if (argument == "--large") {
-      options.large = true;
-    } else if (argument == "--unlike-types") {
-      options.unlike_types = true;
-    } else if (argument == "--soak" && index + 1 < argc) {
-      options.soak = std::strtoull(argv[++index], nullptr, 10);
-    } else if (argument == "--replays" && index + 1 < argc) {
-      options.replays = std::atoi(argv[++index]);
-    } else {
-      options.ranks = std::atoi(argument.c_str());
-    }
-  }
-  if (options.ranks < 2 || options.ranks > 64) {
-    std::fprintf(
-        stderr, "usage: transfers-test RANKS [--share-gpu] [--large] [--unlike-types] [--replays N] [--soak GROUPS]\n");
+  if (!parse(argc, argv, &options)) {
     return 2;
+  }
+  const char* folder = std::getenv("ZIPCCL_REPORT");
+  if (options.one_way && folder != nullptr) {  // of an earlier run
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
   }
   RankGroup group(options.ranks, options.share_gpu);
   const int failed = group.run([&](const Rank& rank) { return Suite(rank, options).run() == 0 ? 0 : 1; }, 500);
   std::printf("%d ranks: %llu checks, %d ranks failed\n", options.ranks,
               static_cast<unsigned long long>(group.counter(finished_checks)), failed);
+  if (options.one_way && folder != nullptr) {
+    const std::uint64_t compressed = reported_calls(folder, "compressed", "send");
+    std::printf("%llu sends compressed\n", static_cast<unsigned long long>(compressed));
+    // From the first ones on, and some of those that overflow.
+    if (compressed < one_way_calls / 4 || compressed > one_way_calls * 2 / 3) {
+      return 1;
+    }
+  }
   return failed != 0 ? 1 : 0;
 }

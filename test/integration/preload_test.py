@@ -427,7 +427,7 @@ class Lifecycle(Case):
                                   seconds=120):
             words = result.out.split()
             self.assertLessEqual(int(words[1]), 0, result)
-            self.assertLess(int(words[3]), 16384, result)  # a leak: 400 MiB; some ended staging comes and goes
+            self.assertLess(int(words[3]), 65536, result)  # a leak: 400 MiB; some ended staging comes and goes
 
     def test_fork_and_exec(self):
         self.launch("forks")
