@@ -1,5 +1,6 @@
 #include "interpose/group.hpp"
 
+#include <deque>
 #include <exception>
 #include <memory>
 #include <type_traits>
@@ -41,14 +42,13 @@ Contents close() {
   return held != nullptr ? std::move(*held) : Contents{};
 }
 
-// Takes the call's contents.
-NativeCall native_form(RecordedCall& call) {
+ncclResult_t issue_natively(const RecordedCall& call, const NcclTable& nccl) {
   return std::visit(
-      [](auto& one) -> NativeCall {
-        if constexpr (std::is_same_v<std::remove_reference_t<decltype(one)>, NativeCall>) {
-          return std::move(one);
+      [&](const auto& one) -> ncclResult_t {
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(one)>, NativeCall>) {
+          return one(nccl);
         } else {
-          return [own = std::move(one)](const NcclTable& nccl) { return own.run_natively(nccl); };
+          return one.run_natively(nccl);
         }
       },
       call);
@@ -66,12 +66,15 @@ ncclResult_t guarded(Step step) {
   }
 }
 
-// What a recorded group comes to, when it is decided which calls are compressed.
+// What a recorded group comes to, when it is decided which calls are compressed. Refers to the calls, and costs those
+// that stay native little: a job may make many.
 class Plan {
  public:
   explicit Plan(const EligibleCalls& eligible) : eligible_(eligible) {}
 
   ncclResult_t decide(std::vector<RecordedCall>& calls) {
+    calls_.reserve(calls.size());
+    begun_.reserve(calls.size());
     for (RecordedCall& call : calls) {
       const ncclResult_t begun = std::visit([&](auto& one) { return add(one, call); }, call);
       if (begun != ncclSuccess) {
@@ -113,47 +116,53 @@ class Plan {
     return result;
   }
 
-  void add_native(NativeCall call) { calls_.emplace_back(std::move(call)); }
+  void add_native(const RecordedCall& call) { calls_.push_back({&call, 0}); }
 
  private:
-  struct TransferIndex {
-    std::size_t value;  // in transfers_
+  struct Issue {
+    const RecordedCall* native = nullptr;  // null: a transfer
+    std::size_t transfer = 0;              // in transfers_
   };
 
-  ncclResult_t add(NativeCall& call, RecordedCall&) {
-    add_native(std::move(call));
+  ncclResult_t add(NativeCall&, const RecordedCall& whole) {
+    add_native(whole);
     return ncclSuccess;
   }
 
   template <typename Eligible>
-  ncclResult_t add(Eligible& call, RecordedCall& whole) {
+  ncclResult_t add(Eligible& call, const RecordedCall& whole) {
     bool compressed = false;
     const ncclResult_t begun = eligible_.begin(&call, &compressed);
     if (begun != ncclSuccess) {
       return begun;
     }
-    owners_.push_back(call.owner);
-    compressed ? add_compressed(call) : add_native(native_form(whole));
+    begun_.push_back(&call.owner);
+    compressed ? add_compressed(call) : add_native(whole);
     return ncclSuccess;
   }
 
   void note_dropped() const {
-    if (!owners_.empty()) {
-      eligible_.dropped(owners_);
+    if (begun_.empty()) {
+      return;
     }
+    std::vector<CommPointer> owners;
+    for (const CommPointer* owner : begun_) {
+      owners.push_back(*owner);
+    }
+    eligible_.dropped(owners);
   }
 
-  void add_compressed(EligibleAllGather& call) { all_gathers_.push_back(std::move(call)); }
-  void add_compressed(EligibleTransfer& call) {
-    calls_.emplace_back(TransferIndex{transfers_.size()});
+  void add_compressed(EligibleAllGather call) { all_gathers_.push_back(std::move(call)); }
+  void add_compressed(EligibleTransfer call) {
+    calls_.push_back({nullptr, transfers_.size()});
     transfers_.push_back(std::move(call));
   }
-  void add_compressed(EligibleAllToAll& call) {
+  void add_compressed(const EligibleAllToAll& call) {
     for (RecordedCall& part : eligible_.parts(call)) {
       if (auto* const transfer = std::get_if<EligibleTransfer>(&part)) {
-        add_compressed(*transfer);
+        add_compressed(std::move(*transfer));
       } else {
-        add_native(native_form(part));
+        add_native(native_parts_.emplace_back(std::move(part)));
       }
     }
   }
@@ -167,10 +176,9 @@ class Plan {
       return opened;
     }
     ncclResult_t error = ncclSuccess;
-    for (const auto& call : calls_) {
-      const auto* const transfer = std::get_if<TransferIndex>(&call);
+    for (const Issue& call : calls_) {
       error = guarded(
-          [&] { return transfer != nullptr ? issue_transfer(transfer->value) : std::get<NativeCall>(call)(nccl); });
+          [&] { return call.native != nullptr ? issue_natively(*call.native, nccl) : issue_transfer(call.transfer); });
       if (error != ncclSuccess && error != ncclInProgress) {
         break;
       }
@@ -183,9 +191,10 @@ class Plan {
 
   const EligibleCalls& eligible_;
   std::vector<EligibleAllGather> all_gathers_;
-  std::vector<std::variant<NativeCall, TransferIndex>> calls_;  // of the real group, in program order
+  std::vector<Issue> calls_;  // of the real group, in program order
   std::vector<EligibleTransfer> transfers_;
-  std::vector<CommPointer> owners_;  // of the eligible calls that have begun
+  std::deque<RecordedCall> native_parts_;  // of compressed all-to-alls
+  std::vector<const CommPointer*> begun_;  // owners of the eligible calls that have begun
 };
 
 ncclResult_t decide_and_issue(const NcclTable& nccl, const EligibleCalls& eligible, std::vector<RecordedCall>& calls) {
@@ -288,7 +297,7 @@ ncclResult_t Group::simulate_end(const NcclTable& nccl, const EligibleCalls& eli
   return finish(close_group, [&](Contents& held) {
     Plan plan(eligible);
     for (RecordedCall& call : held.calls) {
-      plan.add_native(native_form(call));
+      plan.add_native(call);
     }
     return plan.issue(nccl, close_group);
   });

@@ -25,8 +25,8 @@ void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString
 
 class OwnStream {
  public:
-  explicit OwnStream(codec::Device& device) : device_(device) {
-    require(device.create_stream(&stream_, 0), device, "create_stream");
+  explicit OwnStream(codec::Device& device, int priority = 0) : device_(device) {
+    require(device.create_stream(&stream_, priority), device, "create_stream");
   }
   ~OwnStream() { device_.destroy_stream(stream_); }
   OwnStream(const OwnStream&) = delete;
@@ -60,15 +60,17 @@ bool captures(codec::Device& device, codec::Stream stream) {
 }
 
 void own_streams(codec::Device& device) {
-  const OwnStream stream(device);
-  unsigned flags = 0;
-  int priority = 0;
   int least = 0;
   int greatest = 0;
-  check(cudaStreamGetFlags(stream.get(), &flags));
-  check(cudaStreamGetPriority(stream.get(), &priority));
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  expect(flags == cudaStreamNonBlocking && priority == greatest, "flags or priority of a stream");
+  for (const int wanted : {least, greatest}) {
+    const OwnStream stream(device, wanted);
+    unsigned flags = 0;
+    int priority = 0;
+    check(cudaStreamGetFlags(stream.get(), &flags));
+    require(device.priority(stream.get(), &priority), device, "priority");
+    expect(flags == cudaStreamNonBlocking && priority == wanted, "flags or priority of a stream");
+  }
 }
 
 // A graph of copies on two branches: `middle` and `out` get what `in` holds when it is launched.
