@@ -27,7 +27,6 @@ constexpr int finished_checks = 0;  // shared counter
 constexpr int one_way_calls = 120;
 
 using Options = TransfersOptions;
-
 class InGroup {
  public:
   InGroup() { check_nccl(ncclGroupStart(), "ncclGroupStart"); }
