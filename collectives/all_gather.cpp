@@ -43,8 +43,7 @@ ncclResult_t all_gather(std::span<const AllGatherCall> calls, Status* status) {
     *status = outcome.status;
     for (const AllGatherCall& call : calls) {
       call.communicator->failure = outcome.result;
-      std::int32_t none = 0;
-      call.communicator->statistics->error.compare_exchange_strong(none, static_cast<std::int32_t>(outcome.status));
+      call.communicator->statistics->note_error(outcome.status);
     }
   }
   return outcome.result;

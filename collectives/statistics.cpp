@@ -45,6 +45,11 @@ const char* to_string(Collective collective) {
   return "unknown";
 }
 
+bool Statistics::note_error(Status status) {
+  std::int32_t none = 0;
+  return error.compare_exchange_strong(none, static_cast<std::int32_t>(status));
+}
+
 Bucket& Statistics::bucket(Collective collective, std::uint64_t bytes) {
   const auto power = static_cast<std::size_t>(std::bit_width(bytes | 1) - 1);
   return buckets[static_cast<std::size_t>(collective)][std::min(power, bucket_count - 1)];

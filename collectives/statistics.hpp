@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "codec/status.hpp"
+
 namespace zipccl::collectives {
 
 // Why a call went the way it did. Order is the order of the checks.
@@ -48,6 +50,7 @@ struct Statistics {
   std::array<std::array<Bucket, bucket_count>, collective_count> buckets{};
   std::atomic<std::int32_t> error{0};  // first zipccl::Status that was not ok
   Bucket& bucket(Collective collective, std::uint64_t bytes);
+  bool note_error(Status status);  // true if it is the first one
 };
 
 }  // namespace zipccl::collectives

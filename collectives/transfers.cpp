@@ -225,8 +225,7 @@ void TransferGroup::drop() {
 void TransferGroup::abandon(const Outcome& outcome) {
   if (communicator_.failure == ncclSuccess) {
     communicator_.failure = outcome.result;
-    std::int32_t none = 0;
-    communicator_.statistics->error.compare_exchange_strong(none, static_cast<std::int32_t>(outcome.status));
+    communicator_.statistics->note_error(outcome.status);
   }
   if (begun_) {
     // Again: the first time may be what failed, and end() needs it.

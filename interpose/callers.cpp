@@ -53,8 +53,7 @@ void note_dropped_calls(CommState& state) {
 
 ncclResult_t refuse(CommState& state, const char* what, Status status) {
   const ncclResult_t result = collectives::nccl_result(status);
-  std::int32_t none = 0;
-  if (state.statistics.error.compare_exchange_strong(none, static_cast<std::int32_t>(status))) {
+  if (state.statistics.note_error(status)) {
     log::write(status == Status::aborted ? LogLevel::info : LogLevel::error,
                "communicator %s, rank %d: %s cannot begin, since the ranks cannot agree any more whether it is "
                "compressed: %s (NCCL result %d)",

@@ -1,7 +1,6 @@
 #include "interpose/classes.hpp"
 
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -16,12 +15,6 @@ namespace {
 using switcher::FenceSetting;
 
 constexpr switcher::FenceClass all_gather_class{1, 0};
-
-std::vector<std::uint32_t> all_ranks(int rank_count) {
-  std::vector<std::uint32_t> ranks(static_cast<std::size_t>(rank_count));
-  std::iota(ranks.begin(), ranks.end(), 0u);
-  return ranks;
-}
 
 FenceSetting initial_setting(const collectives::Communicator& communicator) {
   if (communicator.staging == nullptr) {
@@ -39,7 +32,8 @@ Classes::Classes(CommState& state, switcher::Rendezvous& rendezvous)
       fences_(rendezvous, *state.channel, static_cast<std::uint32_t>(state.communicator.rank)),
       all_gather_(
           state,
-          fences_.gate(all_gather_class, all_ranks(state.communicator.rank_count), initial_setting(state.communicator)),
+          fences_.gate(all_gather_class, switcher::all_ranks(static_cast<std::uint32_t>(state.communicator.rank_count)),
+                       initial_setting(state.communicator)),
           "all-gathers", this, initial_setting(state.communicator),
           pool_bytes_of(state.communicator.agreement.pool_fraction), configuration().settings.start == Start::always),
       transfers_(state, rendezvous, fences_) {}

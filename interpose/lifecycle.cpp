@@ -74,8 +74,7 @@ Status fault_of(const CommState& state) {
 
 // Once for a communicator.
 void log_fault(CommState& state, Status status) {
-  std::int32_t none = 0;
-  if (state.statistics.error.compare_exchange_strong(none, static_cast<std::int32_t>(status))) {
+  if (state.statistics.note_error(status)) {
     log::write(LogLevel::error,
                "communicator %s, rank %d: a compressed call failed: %s (NCCL result %d); its output is undefined",
                state.name.c_str(), state.communicator.rank, describe(status),

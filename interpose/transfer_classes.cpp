@@ -1,7 +1,6 @@
 #include "interpose/transfer_classes.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,12 +17,6 @@ constexpr switcher::FenceClass all_to_all_class{2, 0};
 
 switcher::FenceClass pair_class(std::uint32_t sender, std::uint32_t receiver) {
   return {3, std::uint64_t{sender} << 32 | receiver};
-}
-
-std::vector<std::uint32_t> all_ranks(int rank_count) {
-  std::vector<std::uint32_t> ranks(static_cast<std::size_t>(rank_count));
-  std::iota(ranks.begin(), ranks.end(), 0u);
-  return ranks;
 }
 
 // Staging for transfers grows with the calls, so that there is nothing to agree on: any size that is not zero.
@@ -43,7 +36,9 @@ TransferClasses::TransferClasses(CommState& state, switcher::Rendezvous& rendezv
       rendezvous_(rendezvous),
       fences_(fences),
       initial_(initial_setting(state.communicator)),
-      all_to_all_(state, fences.gate(all_to_all_class, all_ranks(state.communicator.rank_count), initial_),
+      all_to_all_(state,
+                  fences.gate(all_to_all_class,
+                              switcher::all_ranks(static_cast<std::uint32_t>(state.communicator.rank_count)), initial_),
                   "all-to-alls", this, initial_, pool_bytes_of(state.communicator.agreement.pool_fraction),
                   unchanging()) {}
 

@@ -1,6 +1,7 @@
 #include "switcher/fence.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace zipccl::switcher {
 
@@ -12,6 +13,12 @@ FenceSetting combine(std::span<const FenceSetting> wishes) {
     combined.staging_bytes = std::min(combined.staging_bytes, wish.staging_bytes);
   }
   return combined;
+}
+
+std::vector<std::uint32_t> all_ranks(std::uint32_t rank_count) {
+  std::vector<std::uint32_t> ranks(rank_count);
+  std::iota(ranks.begin(), ranks.end(), 0u);
+  return ranks;
 }
 
 Fence::Fence(std::vector<std::uint32_t> participants, std::uint32_t own, const FenceSetting& initial)

@@ -47,6 +47,9 @@ struct FenceSetting {
 // Native if any is or if histories differ, else the most room and the least staging. At least one setting.
 FenceSetting combine(std::span<const FenceSetting> wishes);
 
+// Participants where the class is that of all ranks: 0 to rank_count - 1.
+std::vector<std::uint32_t> all_ranks(std::uint32_t rank_count);
+
 enum class FenceMessageType : std::uint8_t {
   wish = 1,
   propose = 2,
