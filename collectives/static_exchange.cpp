@@ -52,9 +52,9 @@ Status StaticLane::enqueue_encode() {
   const bool beside = overlapping_ && chunks_ > 1;
   const codec::Stream stream = beside ? side_.encode : stream_;
   Status status = Status::ok;
-  if (beside && chunks_ > 2) {
-    status = device.wait(half_of(current()).done, stream);
-  } else if (!beside && starts_run_) {
+  if (beside) {
+    status = chunks_ > 2 ? device.wait(half_of(current()).done, stream) : device.pause(head_start_ns, stream);
+  } else if (starts_run_) {
     status = communicator().chain->begin(stream, current().call->capture);
   }
   if (status != Status::ok) {
@@ -84,7 +84,7 @@ Status StaticLane::enqueue_copy() {
     Status status = find_side();
     if (status == Status::ok) {
       side_used_ = true;
-      status = communicator().chain->order(stream_, side_.decode);
+      status = stand_back();
     }
     return status == Status::ok ? copy_own(call, side_.decode) : status;
   }
@@ -102,7 +102,7 @@ Outcome StaticLane::decode_next() {
 
 Status StaticLane::decode_beside() {
   const codec::Stream stream = side_.decode;
-  Status status = communicator().chain->order(stream_, stream);
+  Status status = stand_back();
   if (status == Status::ok && to_copy_ != nullptr) {
     status = copy_own(*std::exchange(to_copy_, nullptr), stream);
   }
@@ -135,6 +135,11 @@ Status StaticLane::decode_and_patch(codec::Stream stream) {
   codec::PatchJob patch = port.patch_job(current().half % 2, job);
   patch.advance = has_next() ? nullptr : port.sequence_counter();
   return device.patch(patch, stream);
+}
+
+Status StaticLane::stand_back() {
+  const Status status = communicator().chain->order(stream_, side_.decode);
+  return status == Status::ok ? communicator().device->pause(head_start_ns, side_.decode) : status;
 }
 
 // The caller's stream has waited for every encode already, unless something failed in between.
