@@ -60,7 +60,6 @@ struct Communicator {
   std::atomic<std::uint64_t> sequence = 0;
   std::uint64_t next_half = 0;         // chunks so far: they use the staging's halves in turn
   ncclResult_t failure = ncclSuccess;  // first error of a compressed call; sticky, every later one returns it
-  std::atomic<bool> captured = false;  // a call that may be compressed went into a graph, which may run any time
   std::atomic<std::uint64_t> transfer_staging_bytes = 0;  // of `transfers`, for reports
   std::atomic<bool> aborted = false;                      // set by ncclCommAbort and ncclCommRevoke from any thread
 };

@@ -160,7 +160,6 @@ void StaticLane::abandon() {
 Outcome static_all_gather(std::span<const AllGatherCall> calls) {
   for (const AllGatherCall& call : calls) {
     if (call.capture != 0) {
-      call.communicator->captured.store(true);
       call.communicator->port->set_captured();
     }
   }

@@ -59,9 +59,6 @@ ncclResult_t begin_all_gather(EligibleAllGather* eligible, bool* compressed) {
       status != Status::ok) {
     return refuse(state, "an all-gather", status);
   }
-  if (call.capture != 0 && agreed && !registered) {
-    communicator.captured.store(true);
-  }
   const bool capturable = answers && communicator.agreement.exchange == collectives::Exchange::fixed;
   const Route route = registered                 ? Route::registered
                       : !agreed                  ? Route::native
