@@ -54,8 +54,12 @@ void GatherRun::refill(Data data, std::uint64_t seed) {
   upload();
 }
 
+ncclResult_t GatherRun::call(ncclComm_t communicator, cudaStream_t stream) {
+  return ncclAllGather(send_, receive_, shape_.count, ncclBfloat16, communicator, stream);
+}
+
 void GatherRun::enqueue(ncclComm_t communicator, cudaStream_t stream) {
-  check_nccl(ncclAllGather(send_, receive_, shape_.count, ncclBfloat16, communicator, stream), "ncclAllGather");
+  check_nccl(call(communicator, stream), "ncclAllGather");
 }
 
 int GatherRun::finish(cudaStream_t stream) {

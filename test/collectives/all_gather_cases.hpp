@@ -27,7 +27,8 @@ class GatherRun {
 
   // Fresh values to send, and none received, for another call. Nothing enqueued may use the buffers.
   void refill(Data data, std::uint64_t seed);
-  void enqueue(ncclComm_t communicator, cudaStream_t stream);
+  ncclResult_t call(ncclComm_t communicator, cudaStream_t stream);
+  void enqueue(ncclComm_t communicator, cudaStream_t stream);  // a call that must succeed
   // Waits for the stream and compares every byte. Returns 1 and prints the first fault, or 0.
   int finish(cudaStream_t stream);
 

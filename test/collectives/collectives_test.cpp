@@ -4,7 +4,8 @@
 //
 //   collectives-test RANKS [--share-gpu] [--large] [--scenario NAME [--calls N]] [--expect compressed|native]
 //
-// Without a scenario (stress.hpp: graphs, streams, bits, returns, aborts, lives) all kinds of calls are made once.
+// Without a scenario all kinds of calls are made once. Scenarios: graphs, streams, bits, returns, aborts and lives
+// (stress.hpp), many (many.hpp), kills (kills.hpp).
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -16,6 +17,8 @@
 #include <vector>
 
 #include "test/collectives/all_gather_cases.hpp"
+#include "test/collectives/kills.hpp"
+#include "test/collectives/many.hpp"
 #include "test/collectives/stress.hpp"
 #include "test/support/backend.hpp"
 #include "test/support/ranks.hpp"
@@ -279,18 +282,33 @@ int run(const Options& options) {
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder);
   }
+  if (options.scenario == "kills") {
+    return run_kills(options.ranks, options.share_gpu, options.calls != 0 ? options.calls : 6) == 0 ? 0 : 1;
+  }
   RankGroup group(options.ranks, options.share_gpu);
+  const auto count = [](const Rank& rank, const auto& scenario) {
+    rank.counter(compressible_calls).fetch_add(scenario.calls_made());
+    rank.counter(finished_checks).fetch_add(scenario.checks());
+  };
   const auto body = [&](const Rank& rank) {
+    int faults = 0;
     if (options.scenario.empty()) {
-      return Suite(rank, options).run() == 0 ? 0 : 1;
+      faults = Suite(rank, options).run();
+    } else if (options.scenario == "many") {
+      Many many(rank, options.calls);
+      faults = many.run();
+      count(rank, many);
+    } else {
+      Stress stress(rank, options.calls);
+      faults = stress.run(options.scenario);
+      count(rank, stress);
     }
-    Stress stress(rank, options.calls);
-    const int faults = stress.run(options.scenario);
-    rank.counter(compressible_calls).fetch_add(stress.calls_made());
-    rank.counter(finished_checks).fetch_add(stress.checks());
     return faults == 0 ? 0 : 1;
   };
-  const int failed = group.run(body, 500);
+  int failed = group.run(body, 500);
+  if (failed == 0 && options.scenario == "many") {
+    failed = check_many(group);
+  }
   std::printf("%d ranks: %llu checks, %d ranks failed\n", options.ranks,
               static_cast<unsigned long long>(group.counter(finished_checks)), failed);
   return failed != 0 || check_report(group, options.expect) != 0 ? 1 : 0;
@@ -317,11 +335,13 @@ int main(int argc, char** argv) {
       options.ranks = std::atoi(argument.c_str());
     }
   }
-  const bool known = options.scenario.empty() || zipccl::test::Stress::known(options.scenario);
+  const bool known = options.scenario.empty() || options.scenario == "kills" || options.scenario == "many" ||
+                     zipccl::test::Stress::known(options.scenario);
   if (options.ranks < 2 || options.ranks > 64 || !known) {
-    std::fprintf(stderr,
-                 "usage: collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]\n"
-                 "                        [--scenario graphs|streams|bits|returns|aborts|lives [--calls N]]\n");
+    std::fprintf(
+        stderr,
+        "usage: collectives-test RANKS [--share-gpu] [--large] [--expect compressed|native]\n"
+        "                        [--scenario graphs|streams|bits|returns|aborts|lives|many|kills [--calls N]]\n");
     return 2;
   }
   return zipccl::test::run(options);

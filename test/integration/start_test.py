@@ -3,15 +3,12 @@
     start_test.py --build FOLDER [unittest arguments]
 """
 
-import argparse
 import pathlib
-import sys
-import unittest
 
-import preload_test
+import preload_case
 
 
-class Case(preload_test.Case):
+class Case(preload_case.Case):
     """`go` runs the scenario "changing" (preload_start.cpp), by default as a user does, without ZIPCCL_START."""
 
     def go(self, *words, ranks=8, seconds=120, **environment):
@@ -212,13 +209,5 @@ class Loss(Case):
         self.fail("no rank ever waited at a fence")
 
 
-def main():
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--build", type=pathlib.Path, required=True)
-    options, rest = parser.parse_known_args()
-    preload_test.BUILD = options.build.resolve()
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
-
-
 if __name__ == "__main__":
-    main()
+    preload_case.main()

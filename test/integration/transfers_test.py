@@ -3,16 +3,12 @@
     transfers_test.py --build FOLDER [unittest arguments]
 """
 
-import argparse
 import collections
-import pathlib
-import sys
-import unittest
 
-import preload_test
+import preload_case
 
 
-class Case(preload_test.Case):
+class Case(preload_case.Case):
     def routes(self, collective, rank=0, communicator=0):
         total = collections.Counter()
         for bucket in self.reports()[rank]["communicators"][communicator]["buckets"]:
@@ -116,13 +112,5 @@ class Errors(Case):
                                          r"memory or take p2p out of ZIPCCL_COLLECTIVES")
 
 
-def main():
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--build", type=pathlib.Path, required=True)
-    options, rest = parser.parse_known_args()
-    preload_test.BUILD = options.build.resolve()
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
-
-
 if __name__ == "__main__":
-    main()
+    preload_case.main()

@@ -48,8 +48,9 @@ class Exchange {
   virtual void prepare(bool poisoned) = 0;
   // Enqueues the call. The group of a grouped exchange is opened and closed here.
   virtual ncclResult_t call(const NcclFunctions& nccl, ncclComm_t communicator, cudaStream_t stream) = 0;
-  // The same exchange, uncompressed, as the exact mode would do it: the `share` of known size, then the sizes of the
-  // rest, for which the host waits, then the rest. Ends the process if the collective has no such form.
+  // The same exchange, uncompressed, as the exact mode does it: the `share` of known size and with it the sizes, for
+  // which the host waits, then the rest. What it takes longer than call() is a second group and the host's wait before
+  // it. Ends the process if the collective has no such form.
   virtual ncclResult_t call_in_two(const NcclFunctions& nccl, ncclComm_t communicator, cudaStream_t stream,
                                    DeviceWork& work, double share);
   // After the call's work is done: whether every byte of this rank's output is right.

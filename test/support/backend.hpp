@@ -27,7 +27,8 @@ class Backend {
   virtual void launch(void* graph, cudaStream_t stream) = 0;
   virtual void destroy_graph(void* graph) = 0;  // after its launches
 
-  virtual std::size_t used_memory() = 0;  // bytes of the device that are in use, by whomever; 0 on the stand-in
+  virtual std::size_t used_memory() = 0;   // bytes of the device that are in use, by whomever; 0 on the stand-in
+  virtual std::size_t total_memory() = 0;  // bytes of the device, or of the machine
 
   // Synchronous, but only for memory that no stream uses at the time.
   virtual void upload(void* device, const void* host, std::size_t bytes) = 0;

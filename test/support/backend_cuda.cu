@@ -90,6 +90,13 @@ class CudaBackend final : public Backend {
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
     return total - free_bytes;
   }
+  std::size_t total_memory() override {
+    int device = 0;
+    cudaDeviceProp properties{};
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    return properties.totalGlobalMem;
+  }
   void upload(void* device, const void* host, std::size_t bytes) override {
     check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
     // From pageable memory cudaMemcpy returns before the last bytes have arrived, and other streams do not wait.

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -54,6 +56,9 @@ class StandinBackend final : public Backend {
   }
   void destroy_graph(void* graph) override { check(zipccl_host_runtime.graph_destroy(graph), "graph_destroy"); }
   std::size_t used_memory() override { return 0; }
+  std::size_t total_memory() override {
+    return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  }
   void upload(void* device, const void* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, std::size_t bytes) override { std::memcpy(host, device, bytes); }
   void fill(void* device, std::uint8_t byte, std::size_t bytes) override { std::memset(device, byte, bytes); }

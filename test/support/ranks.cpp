@@ -71,7 +71,7 @@ RankGroup::~RankGroup() { munmap(shared_, sizeof(Rank::Shared)); }
 
 std::uint64_t RankGroup::counter(int index) const { return shared_->counters[static_cast<std::size_t>(index)].load(); }
 
-int RankGroup::run(const std::function<int(const Rank&)>& body, int seconds) {
+int RankGroup::run(const std::function<int(const Rank&)>& body, int seconds, int victim) {
   std::fflush(nullptr);
   std::vector<pid_t> children;
   for (int index = 0; index < size_; ++index) {
@@ -103,7 +103,8 @@ int RankGroup::run(const std::function<int(const Rank&)>& body, int seconds) {
       }
       children[index] = 0;
       --running;
-      if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) {
+      const bool dies = victim >= 0 && index == static_cast<std::size_t>(victim);
+      if (dies ? !WIFSIGNALED(state) || WTERMSIG(state) != SIGKILL : !WIFEXITED(state) || WEXITSTATUS(state) != 0) {
         std::fprintf(stderr, "rank %zu ended with %s %d\n", index, WIFEXITED(state) ? "status" : "signal",
                      WIFEXITED(state) ? WEXITSTATUS(state) : WTERMSIG(state));
         ++failures;

@@ -40,10 +40,11 @@ class RankGroup {
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
 
-  // Runs `body` in `size` processes; 0 when all returned 0. When one fails, or after `seconds`, the others are killed
-  // and the result is not 0.
-  int run(const std::function<int(const Rank&)>& body, int seconds);
+  // Runs `body` in `size` processes; 0 when all returned 0, but rank `victim`, if there is one, was ended by SIGKILL.
+  // When one ends otherwise, or after `seconds`, the others are killed and the result is not 0.
+  int run(const std::function<int(const Rank&)>& body, int seconds, int victim = -1);
   std::uint64_t counter(int index) const;
+  int size() const { return size_; }
 
  private:
   Rank::Shared* shared_;

@@ -12,6 +12,7 @@
 
 #include "switcher/rendezvous.hpp"
 #include "switcher/session.hpp"
+#include "switcher/wire.hpp"
 
 namespace zipccl::test {
 
@@ -19,6 +20,12 @@ using switcher::UniqueId;
 
 // Of an id that is stamped.
 inline switcher::Invitation invited(const UniqueId& id) { return switcher::invitation_of(id).value(); }
+
+inline switcher::Ticket make_ticket() {
+  switcher::Ticket ticket{0x0123456789abcdefu, {}};
+  for (std::size_t i = 0; i < switcher::secret_bytes; ++i) ticket.secret[i] = static_cast<std::uint8_t>(200 + i);
+  return ticket;
+}
 
 inline switcher::Hello make_hello(std::uint32_t rank, std::uint32_t rank_count) {
   switcher::Hello hello;
