@@ -97,8 +97,8 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
   }
   if (route != Route::compressed) {
     if (Group::recording()) {
-      return Group::add(
-          [=](const NcclTable& nccl) { return nccl.ncclAllGather(send, receive, count, dtype, comm, stream); });
+      return Group::add(NativeCall{
+          [=](const NcclTable& nccl) { return nccl.ncclAllGather(send, receive, count, dtype, comm, stream); }, comm});
     }
     return call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream);
   }

@@ -205,3 +205,26 @@ TEST_CASE("a capture disturbs neither staging's state nor the port's") {
   REQUIRE(busy());
   ranks.helper = std::thread([] {});
 }
+
+TEST_CASE("a communicator's own stream takes part in one capture at a time, and another serves the rest") {
+  StaticRanks ranks(2, 0, staging_bytes);
+  LoopbackDevice& device = ranks.states[0]->device;
+  CallChain& chain = *ranks.states[0]->communicator.chain;
+  OwnStreams streams(device);
+  const auto find = [&](codec::Stream caller) {
+    codec::Stream own = nullptr;
+    REQUIRE(streams.find(caller, &own) == Status::ok);
+    return own;
+  };
+  const codec::Stream own = find(stream_of(1));
+  REQUIRE(own != stream_of(1));
+  REQUIRE(find(stream_of(2)) == own);
+  device.begin_capture(stream_of(1));
+  REQUIRE(find(stream_of(1)) == own);
+  REQUIRE(chain.order(stream_of(1), own) == Status::ok);
+  REQUIRE(find(stream_of(1)) == own);
+  REQUIRE(find(stream_of(2)) != own);  // whose calls are not the graph's
+  REQUIRE(chain.order(own, stream_of(1)) == Status::ok);
+  static_cast<void>(device.end_capture());
+  REQUIRE(find(stream_of(2)) == own);
+}
