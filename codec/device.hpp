@@ -226,6 +226,9 @@ class Device {
   virtual Status decode(const DecodeJob& job, Stream stream) = 0;
   virtual Status patch(const PatchJob& job, Stream stream) = 0;  // overflow.hpp
   virtual Status observe(const ObserveJob& job, Stream stream) = 0;
+  // Keeps the stream waiting for about so long (at most 1 ms), in one thread of the GPU, so that what other streams
+  // have ready by now gets its multiprocessors first.
+  virtual Status pause(std::uint32_t nanoseconds, Stream stream) = 0;
 };
 
 }  // namespace zipccl::codec

@@ -58,6 +58,7 @@ class HostDevice final : public Device {
   Status decode(const DecodeJob& job, Stream stream) override;
   Status patch(const PatchJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
   Status observe(const ObserveJob& job, Stream stream) override;
+  Status pause(std::uint32_t, Stream) override { return Status::ok; }  // streams do not compete for anything there
 
   static constexpr std::size_t first_jobs = 64;
 

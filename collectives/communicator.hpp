@@ -11,6 +11,7 @@
 #include "collectives/call_chain.hpp"
 #include "collectives/nccl_table.hpp"
 #include "collectives/overflow_port.hpp"
+#include "collectives/own_streams.hpp"
 #include "collectives/staging.hpp"
 #include "collectives/statistics.hpp"
 #include "collectives/transfer_staging.hpp"
@@ -53,6 +54,7 @@ struct Communicator {
   std::unique_ptr<OverflowPort> port;
   std::unique_ptr<Staging> staging;
   std::unique_ptr<TransferStaging> transfers;
+  std::unique_ptr<OwnStreams> own_streams;  // from the first group that needs one on
   // By rank: the smallest message to and from it that is compressed, in bytes of values; the same at both ends.
   std::vector<std::uint64_t> link_min_bytes;
   Statistics* statistics = nullptr;
@@ -60,7 +62,6 @@ struct Communicator {
   std::atomic<std::uint64_t> sequence = 0;
   std::uint64_t next_half = 0;         // chunks so far: they use the staging's halves in turn
   ncclResult_t failure = ncclSuccess;  // first error of a compressed call; sticky, every later one returns it
-  std::atomic<bool> captured = false;  // a call that may be compressed went into a graph, which may run any time
   std::atomic<std::uint64_t> transfer_staging_bytes = 0;  // of `transfers`, for reports
   std::atomic<bool> aborted = false;                      // set by ncclCommAbort and ncclCommRevoke from any thread
 };

@@ -82,6 +82,9 @@ Status Staging::reserve() {
     half.scratch = scratch_ + index * codec::encode_scratch_bytes;
     half.headers = headers + index * ranks;
     half.summaries = summaries + index * ranks;
+    if (with_overflow_) {
+      continue;
+    }
     if (const Status status = device_.create_event(&half.done); status != Status::ok) {
       return status;
     }
@@ -100,23 +103,20 @@ void Staging::limit(std::uint64_t bytes, int rank_count) {
   }
 }
 
-Status Staging::side(codec::Stream caller, const SideStreams** side) {
+Status Staging::side(codec::Stream caller, codec::Stream* side) {
   int priority = 0;
   if (const Status status = device_.priority(caller, &priority); status != Status::ok) {
     return status;
   }
-  auto found = std::find_if(sides_.begin(), sides_.end(), [&](const SideStreams& s) { return s.priority == priority; });
+  auto found = std::find_if(sides_.begin(), sides_.end(), [&](const Side& s) { return s.priority == priority; });
   if (found == sides_.end()) {
-    found = sides_.insert(sides_.end(), SideStreams{priority});
-  }
-  for (codec::Stream* stream : {&found->encode, &found->decode}) {
-    if (*stream == nullptr) {
-      if (const Status status = device_.create_stream(stream, priority); status != Status::ok) {
-        return status;
-      }
+    codec::Stream stream = nullptr;
+    if (const Status status = device_.create_stream(&stream, priority); status != Status::ok) {
+      return status;
     }
+    found = sides_.insert(sides_.end(), Side{priority, stream});
   }
-  *side = &*found;
+  *side = found->stream;
   return Status::ok;
 }
 
@@ -126,12 +126,8 @@ Staging::~Staging() {
       device_.destroy_event(half.done);
     }
   }
-  for (const SideStreams& side : sides_) {
-    for (codec::Stream stream : {side.encode, side.decode}) {
-      if (stream != nullptr) {
-        device_.destroy_stream(stream);
-      }
-    }
+  for (const Side& side : sides_) {
+    device_.destroy_stream(side.stream);
   }
   if (mapped_ != nullptr) {
     device_.release_mapped(mapped_);

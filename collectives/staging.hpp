@@ -36,7 +36,7 @@ class Staging {
                                     std::uint32_t pool_fraction);
 
   // Reserves the memory, for up to `rank_count` ranks. `with_overflow`: for exchange mode static, in which overflow
-  // leaves through an overflow port, so that it takes no slot, and chunks overlap on side streams. out_of_memory if
+  // leaves through an overflow port, so that it takes no slot, and chunks overlap on a side stream. out_of_memory if
   // there is too little.
   static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                        std::unique_ptr<Staging>* staging);
@@ -50,13 +50,7 @@ class Staging {
     std::byte* scratch = nullptr;                // codec::encode_scratch_bytes
     codec::MessageSummary* summaries = nullptr;  // rank_count of them, mapped
     codec::MessageHeader* headers = nullptr;     // as many, mapped
-    codec::Event done = nullptr;  // mode exact: after the chunk's first decode pass; static: the half is free again
-  };
-  // Streams beside the callers', on which chunks of one call overlap; idle between calls.
-  struct SideStreams {
-    int priority = 0;
-    codec::Stream encode = nullptr;
-    codec::Stream decode = nullptr;
+    codec::Event done = nullptr;                 // after the chunk's first decode pass; null with an overflow port
   };
   // Uses no more than `bytes`, at most bytes(), as ranks with more agreed with one that has less, for so many ranks, of
   // which `bytes` have room for a slot each. Before the first use.
@@ -64,11 +58,10 @@ class Staging {
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }
-  // Those of the caller's priority, made when first asked for. With a higher one, a chunk's decode would keep NCCL's
-  // next kernel from starting, which becomes ready at the same time and whose blocks then wait until the decode's are
-  // through; with a lower one, computation would hold up the codec and with it NCCL. Valid until the next call of this
-  // function.
-  Status side(codec::Stream caller, const SideStreams** side);
+  // The stream beside a caller's, on which chunks of one call overlap; idle between calls. It has the caller's
+  // priority: with a higher one, codec kernels would keep NCCL's from starting; with a lower one, computation would
+  // hold up the codec and with it NCCL. Made when first asked for.
+  Status side(codec::Stream caller, codec::Stream* side);
 
  private:
   Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow);
@@ -83,7 +76,11 @@ class Staging {
   std::byte* scratch_ = nullptr;
   std::byte* mapped_ = nullptr;  // summaries and headers of both halves
   std::array<Half, 2> halves_{};
-  std::vector<SideStreams> sides_;  // by priority; one or two
+  struct Side {
+    int priority = 0;
+    codec::Stream stream = nullptr;
+  };
+  std::vector<Side> sides_;  // one or two
 };
 
 }  // namespace zipccl::collectives

@@ -27,10 +27,13 @@ Outcome StaticLane::encode_next() {
   Status status = Status::ok;
   if (chunks_++ == 0) {
     overlapping_ = overlaps();
-    status = overlapping_ ? find_side() : Status::ok;
+    status = overlapping_ ? communicator().staging->side(stream_, &side_) : Status::ok;
   }
   if (status == Status::ok) {
     status = enqueue_encode();
+  }
+  if (status == Status::ok && waiting_) {
+    status = decode_beside();
   }
   if (status == Status::ok && current().first == 0) {
     status = enqueue_copy();
@@ -38,22 +41,13 @@ Outcome StaticLane::encode_next() {
   return Outcome::of(status);
 }
 
-Status StaticLane::find_side() {
-  const Staging::SideStreams* side = nullptr;
-  const Status status = communicator().staging->side(stream_, &side);
-  if (status == Status::ok) {
-    side_ = *side;
-  }
-  return status;
-}
-
 Status StaticLane::enqueue_encode() {
   codec::Device& device = *communicator().device;
   const bool beside = overlapping_ && chunks_ > 1;
-  const codec::Stream stream = beside ? side_.encode : stream_;
+  const codec::Stream stream = beside ? side_ : stream_;
   Status status = Status::ok;
-  if (beside && chunks_ > 2) {
-    status = device.wait(half_of(current()).done, stream);
+  if (beside && chunks_ == 2) {
+    status = device.pause(head_start_ns, stream);
   } else if (!beside && starts_run_) {
     status = communicator().chain->begin(stream, current().call->capture);
   }
@@ -66,10 +60,10 @@ Status StaticLane::enqueue_encode() {
     return status;
   }
   side_used_ = true;
-  return beside ? communicator().chain->order(stream, stream_) : communicator().chain->order(stream, side_.encode);
+  return communicator().chain->order(stream, beside ? stream_ : side_);
 }
 
-// The decode stream has waited for the call's begin, or for a later point, once any chunk has been decoded on it.
+// The side stream has waited for the call's begin, or for a later point, once any chunk has been decoded on it.
 Status StaticLane::enqueue_copy() {
   const AllGatherCall& call = *current().call;
   if (in_place(call)) {
@@ -81,18 +75,23 @@ Status StaticLane::enqueue_copy() {
   }
   if (!overlapping_ && communicator().agreement.overlap && call.capture == 0 &&
       call.count * value_bytes >= side_copy_bytes) {
-    Status status = find_side();
+    Status status = communicator().staging->side(stream_, &side_);
     if (status == Status::ok) {
       side_used_ = true;
-      status = communicator().chain->order(stream_, side_.decode);
+      status = stand_back();
     }
-    return status == Status::ok ? copy_own(call, side_.decode) : status;
+    return status == Status::ok ? copy_own(call, side_) : status;
   }
-  return copy_own(call, overlapping_ ? side_.decode : stream_);
+  return copy_own(call, overlapping_ ? side_ : stream_);
 }
 
 Outcome StaticLane::decode_next() {
-  const Status status = overlapping_ && has_next() ? decode_beside() : decode_on_caller();
+  Status status = Status::ok;
+  if (overlapping_ && has_next()) {
+    waiting_ = received();
+  } else {
+    status = decode_on_caller();
+  }
   if (status == Status::ok) {
     count_bytes(current(), current().layout.static_bytes);
     count_call(current());
@@ -100,23 +99,35 @@ Outcome StaticLane::decode_next() {
   return Outcome::of(status);
 }
 
+StaticLane::Received StaticLane::received() const {
+  const OverflowPort& port = *communicator().port;
+  Received received;
+  received.decode = numbered(decode_job(current()));
+  received.patch = port.patch_job(current().half % 2, received.decode);
+  received.patch.advance = has_next() ? nullptr : port.sequence_counter();
+  return received;
+}
+
+Status StaticLane::decode(const Received& received, codec::Stream stream) {
+  codec::Device& device = *communicator().device;
+  const Status status = device.decode(received.decode, stream);
+  return status == Status::ok ? device.patch(received.patch, stream) : status;
+}
+
 Status StaticLane::decode_beside() {
-  const codec::Stream stream = side_.decode;
-  Status status = communicator().chain->order(stream_, stream);
+  const Received received = *std::exchange(waiting_, std::nullopt);
+  Status status = stand_back();
   if (status == Status::ok && to_copy_ != nullptr) {
-    status = copy_own(*std::exchange(to_copy_, nullptr), stream);
+    status = copy_own(*std::exchange(to_copy_, nullptr), side_);
   }
-  if (status == Status::ok) {
-    status = decode_and_patch(stream);
-  }
-  return status == Status::ok ? communicator().device->record(half_of(current()).done, stream) : status;
+  return status == Status::ok ? decode(received, side_) : status;
 }
 
 Status StaticLane::decode_on_caller() {
   // One patch of a communicator at a time, so all earlier ones come first.
   Status status = overlapping_ ? rejoin() : Status::ok;
   if (status == Status::ok) {
-    status = decode_and_patch(stream_);
+    status = decode(received(), stream_);
   }
   if (status == Status::ok && side_used_) {
     status = rejoin();
@@ -125,28 +136,19 @@ Status StaticLane::decode_on_caller() {
   return status == Status::ok && ends_run ? communicator().chain->end(stream_, current().call->capture) : status;
 }
 
-Status StaticLane::decode_and_patch(codec::Stream stream) {
-  codec::Device& device = *communicator().device;
-  const codec::DecodeJob job = numbered(decode_job(current()));
-  if (const Status status = device.decode(job, stream); status != Status::ok) {
-    return status;
-  }
-  const OverflowPort& port = *communicator().port;
-  codec::PatchJob patch = port.patch_job(current().half % 2, job);
-  patch.advance = has_next() ? nullptr : port.sequence_counter();
-  return device.patch(patch, stream);
+Status StaticLane::stand_back() {
+  const Status status = communicator().chain->order(stream_, side_);
+  return status == Status::ok ? communicator().device->pause(head_start_ns, side_) : status;
 }
 
-// The caller's stream has waited for every encode already, unless something failed in between.
 Status StaticLane::rejoin() {
-  const Status status = communicator().chain->order(side_.decode, stream_);
+  const Status status = communicator().chain->order(side_, stream_);
   side_used_ = status != Status::ok;
   return status;
 }
 
 void StaticLane::abandon() {
   if (side_used_) {
-    static_cast<void>(communicator().chain->order(side_.encode, stream_));
     static_cast<void>(rejoin());
   }
   GatherChunks::abandon();
@@ -155,7 +157,6 @@ void StaticLane::abandon() {
 Outcome static_all_gather(std::span<const AllGatherCall> calls) {
   for (const AllGatherCall& call : calls) {
     if (call.capture != 0) {
-      call.communicator->captured.store(true);
       call.communicator->port->set_captured();
     }
   }

@@ -1,6 +1,6 @@
 // Device memory of one communicator through which its compressed sends and receives pass (rule R9). Unlike that of
 // collectives it grows, in stream order, with the largest group, to what that group's messages take: 0.70 of the
-// group's own buffers, up to 0.74 where values need much room for outliers. Nothing is reserved before the first group
+// group's own buffers, up to 0.72 where values need much room for outliers. Nothing is reserved before the first group
 // unless `reserved_bytes` says so. Memory that a graph may use stays as it is: what has been grown in or after a
 // capture comes on top.
 #pragma once

@@ -104,7 +104,6 @@ Status TransferGroup::begin() {
   Status status = communicator_.device->capture(lead(), &capture_);
   if (status == Status::ok) {
     if (capture_ != 0) {
-      communicator_.captured.store(true);
       communicator_.port->set_captured();
     }
     begun_ = true;

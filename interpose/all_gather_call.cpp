@@ -59,9 +59,6 @@ ncclResult_t begin_all_gather(EligibleAllGather* eligible, bool* compressed) {
       status != Status::ok) {
     return refuse(state, "an all-gather", status);
   }
-  if (call.capture != 0 && agreed && !registered) {
-    communicator.captured.store(true);
-  }
   const bool capturable = answers && communicator.agreement.exchange == collectives::Exchange::fixed;
   const Route route = registered                 ? Route::registered
                       : !agreed                  ? Route::native
@@ -100,8 +97,8 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
   }
   if (route != Route::compressed) {
     if (Group::recording()) {
-      return Group::add(
-          [=](const NcclTable& nccl) { return nccl.ncclAllGather(send, receive, count, dtype, comm, stream); });
+      return Group::add(NativeCall{
+          [=](const NcclTable& nccl) { return nccl.ncclAllGather(send, receive, count, dtype, comm, stream); }, comm});
     }
     return call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream);
   }

@@ -19,8 +19,7 @@ constexpr const char* sender_decides = "the sender's values have not shown that 
 }  // namespace
 
 CallClass::CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
-                     const FenceSetting& initial, std::uint32_t least_room, bool unchanging, Part part,
-                     std::uint32_t peer)
+                     const FenceSetting& initial, Rooms rooms, bool unchanging, Part part, std::uint32_t peer)
     : comm_(state),
       gate_(gate),
       name_(name),
@@ -29,9 +28,9 @@ CallClass::CallClass(const CommState& state, switcher::FenceGate& gate, const ch
       part_(part),
       peer_(peer),
       initially_compressed_(initial.compressed),
-      least_room_(least_room),
+      least_room_(rooms.least),
       current_(initial),
-      promotion_(least_room, initial.compressed, state.communicator.rank_count),
+      promotion_(rooms, initial.compressed, state.communicator.rank_count),
       staging_bytes_(initial.staging_bytes) {
   shown_.ever_compressed = initial.compressed;
   shown_.staging_bytes = initial.staging_bytes;

@@ -39,11 +39,10 @@ class CallClass {
   enum class Part : std::uint8_t { same, sends, receives };
   static constexpr std::uint64_t compared_calls = 8;
 
-  // `name` is static, as in "all-gathers". `initial` as for the gate; the least room that a user wants is
-  // `least_room` bytes for every 1,024 values. An `unchanging` class stays as it is, on all ranks. The first three and
-  // the owner must outlive the object.
+  // `name` is static, as in "all-gathers". `initial` as for the gate. An `unchanging` class stays as it is, on all
+  // ranks. The first three and the owner must outlive the object.
   CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
-            const switcher::FenceSetting& initial, std::uint32_t least_room, bool unchanging, Part part = Part::same,
+            const switcher::FenceSetting& initial, Rooms rooms, bool unchanging, Part part = Part::same,
             std::uint32_t peer = 0);
 
   void start();  // once, when the gate's messages can be sent, before the first call

@@ -35,7 +35,8 @@ Classes::Classes(CommState& state, switcher::Rendezvous& rendezvous)
           fences_.gate(all_gather_class, switcher::all_ranks(static_cast<std::uint32_t>(state.communicator.rank_count)),
                        initial_setting(state.communicator)),
           "all-gathers", this, initial_setting(state.communicator),
-          pool_bytes_of(state.communicator.agreement.pool_fraction), configuration().settings.start == Start::always),
+          Rooms{pool_bytes_of(state.communicator.agreement.pool_fraction), Promotion::most_gather_room},
+          configuration().settings.start == Start::always),
       transfers_(state, rendezvous, fences_) {}
 
 Status Classes::start() {

@@ -66,6 +66,7 @@ Status CommState::open_exchange(switcher::Rendezvous& rendezvous) {
 void CommState::close_exchange() {
   overflow_.store(nullptr);
   own_overflow_.reset();
+  communicator.own_streams.reset();
   communicator.transfers.reset();
   communicator.port.reset();
   communicator.chain.reset();

@@ -1,6 +1,7 @@
 #include "interpose/compressed_calls.hpp"
 
 #include "interpose/all_gather_call.hpp"
+#include "interpose/apart.hpp"
 #include "interpose/callers.hpp"
 #include "interpose/transfer_call.hpp"
 
@@ -27,6 +28,10 @@ class Calls final : public EligibleCalls {
   ncclResult_t run(std::span<const EligibleAllGather> calls) const override { return run_all_gathers(calls); }
   std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> calls) const override {
     return make_transfer_batch(calls);
+  }
+  std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers,
+                               std::span<EligibleTransfer> transfers) const override {
+    return make_apart(all_gathers, transfers);
   }
   std::vector<RecordedCall> parts(const EligibleAllToAll& call) const override { return parts_of_all_to_all(call); }
 };

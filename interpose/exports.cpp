@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <new>
+#include <type_traits>
 
 #include "interpose/all_gather_call.hpp"
 #include "interpose/compressed_calls.hpp"
@@ -55,6 +56,19 @@ ncclResult_t intercept(const void* caller, Own own, Arguments... arguments) {
   });
 }
 
+// The communicator among a call's arguments, if there is one.
+template <typename... Arguments>
+ncclComm_t comm_of(Arguments... arguments) {
+  ncclComm_t comm = nullptr;
+  const auto look = [&](auto argument) {
+    if constexpr (std::is_same_v<decltype(argument), ncclComm_t>) {
+      comm = argument;
+    }
+  };
+  (look(arguments), ...);
+  return comm;
+}
+
 // A function that zipccl leaves to NCCL, at the end of a group that is being recorded and at once otherwise.
 template <auto function, typename... Arguments>
 ncclResult_t forward(const void* caller, Arguments... arguments) {
@@ -68,7 +82,8 @@ ncclResult_t forward(const void* caller, Arguments... arguments) {
       Group::poison(result);
       return result;
     }
-    return Group::add([=](const NcclTable& nccl) { return (nccl.*function)(arguments...); });
+    return Group::add(
+        NativeCall{[=](const NcclTable& nccl) { return (nccl.*function)(arguments...); }, comm_of(arguments...)});
   });
 }
 

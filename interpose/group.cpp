@@ -46,7 +46,7 @@ ncclResult_t issue_natively(const RecordedCall& call, const NcclTable& nccl) {
   return std::visit(
       [&](const auto& one) -> ncclResult_t {
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(one)>, NativeCall>) {
-          return one(nccl);
+          return one.issue(nccl);
         } else {
           return one.run_natively(nccl);
         }
@@ -87,6 +87,29 @@ class Plan {
 
   template <typename CloseGroup>
   ncclResult_t issue(const NcclTable& nccl, CloseGroup close_group) {
+    if (!several_ || (all_gathers_.empty() && transfers_.empty())) {
+      return issue_calls(nccl, close_group);
+    }
+    const std::unique_ptr<EligibleCalls::Apart> apart = eligible_.apart(all_gathers_, transfers_);
+    ncclResult_t result = guarded([&] { return apart->begin(); });
+    if (result == ncclSuccess) {
+      result = guarded([&] { return issue_calls(nccl, close_group); });
+    } else {
+      note_dropped();
+    }
+    return apart->end(result);
+  }
+
+  void add_native(const RecordedCall& call) { calls_.push_back({&call, 0}); }
+
+ private:
+  struct Issue {
+    const RecordedCall* native = nullptr;  // null: a transfer
+    std::size_t transfer = 0;              // in transfers_
+  };
+
+  template <typename CloseGroup>
+  ncclResult_t issue_calls(const NcclTable& nccl, CloseGroup close_group) {
     if (!all_gathers_.empty()) {
       if (const ncclResult_t result = eligible_.run(all_gathers_); result != ncclSuccess) {
         note_dropped();
@@ -116,15 +139,13 @@ class Plan {
     return result;
   }
 
-  void add_native(const RecordedCall& call) { calls_.push_back({&call, 0}); }
+  void see(ncclComm_t comm) {
+    several_ = several_ || (comm != nullptr && comm_ != nullptr && comm != comm_);
+    comm_ = comm != nullptr ? comm : comm_;
+  }
 
- private:
-  struct Issue {
-    const RecordedCall* native = nullptr;  // null: a transfer
-    std::size_t transfer = 0;              // in transfers_
-  };
-
-  ncclResult_t add(NativeCall&, const RecordedCall& whole) {
+  ncclResult_t add(NativeCall& call, const RecordedCall& whole) {
+    see(call.comm);
     add_native(whole);
     return ncclSuccess;
   }
@@ -137,6 +158,7 @@ class Plan {
       return begun;
     }
     begun_.push_back(&call.owner);
+    see(call.owner->communicator.handle);
     compressed ? add_compressed(call) : add_native(whole);
     return ncclSuccess;
   }
@@ -195,6 +217,8 @@ class Plan {
   std::vector<EligibleTransfer> transfers_;
   std::deque<RecordedCall> native_parts_;  // of compressed all-to-alls
   std::vector<const CommPointer*> begun_;  // owners of the eligible calls that have begun
+  ncclComm_t comm_ = nullptr;              // of the latest call that has one
+  bool several_ = false;                   // calls of several communicators
 };
 
 ncclResult_t decide_and_issue(const NcclTable& nccl, const EligibleCalls& eligible, std::vector<RecordedCall>& calls) {

@@ -1,8 +1,9 @@
 // Groups (ncclGroupStart to ncclGroupEnd). While the process has a communicator that compresses, a group's calls are
 // recorded and issued at its end, when it is decided which are compressed: compressed all-gathers of all communicators
 // first, then everything else, in program order, as exactly one real group, compressed sends and receives among the
-// native calls. Splitting the user's group any other way deadlocks legal programs. Otherwise calls go straight on and
-// only the depth is kept.
+// native calls. Splitting the user's group any other way deadlocks legal programs. So do communicators that wait for
+// each other more than NCCL's do: if a group has calls of several, each one's compressed calls run apart, beside the
+// callers' streams (apart.hpp). Otherwise calls go straight on and only the depth is kept.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,10 @@ namespace zipccl::interpose {
 
 using collectives::NcclTable;
 
-// Issues a recorded call to the real NCCL, which `nccl` is.
-using NativeCall = std::function<ncclResult_t(const NcclTable& nccl)>;
+struct NativeCall {
+  std::function<ncclResult_t(const NcclTable& nccl)> issue;  // to the real NCCL, which `nccl` is
+  ncclComm_t comm = nullptr;                                 // whose call it is, if it has work for a stream
+};
 
 // An all-gather that may go compressed, which is decided when it is issued.
 struct EligibleAllGather {
@@ -72,6 +75,17 @@ class EligibleCalls {
     virtual ncclResult_t after(ncclResult_t group_result, bool dropped) = 0;
   };
 
+  // A group's compressed calls, off the callers' streams.
+  class Apart {
+   public:
+    virtual ~Apart() = default;
+    // The calls' streams are others from here on, behind what the callers' streams have now.
+    virtual ncclResult_t begin() = 0;
+    // In any case, after all of the group is enqueued: the callers' streams go on behind the calls. Returns the final
+    // result.
+    virtual ncclResult_t end(ncclResult_t group_result) = 0;
+  };
+
   // Decide for one call, in program order, when all that comes before it in the group is decided and nothing is issued
   // yet. An error fails the group.
   virtual ncclResult_t begin(EligibleAllGather* call, bool* compressed) const = 0;
@@ -85,6 +99,9 @@ class EligibleCalls {
   // Of calls that go compressed; outside any real group.
   virtual ncclResult_t run(std::span<const EligibleAllGather> calls) const = 0;
   virtual std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> calls) const = 0;
+  // For a group that has calls of several communicators.
+  virtual std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers,
+                                       std::span<EligibleTransfer> transfers) const = 0;
   // A compressed all-to-all's operations: transfers that are compressed, and native calls for the rest.
   virtual std::vector<RecordedCall> parts(const EligibleAllToAll& call) const = 0;
 

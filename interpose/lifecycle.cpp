@@ -48,7 +48,7 @@ class ConfigCopy {
 template <typename Call>
 ncclResult_t issue(Call call) {
   if (Group::recording()) {
-    return Group::add(NativeCall(std::move(call)));
+    return Group::add(NativeCall{std::move(call)});
   }
   const RealCall scope;
   return call(RealNccl::get().table());

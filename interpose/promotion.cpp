@@ -12,12 +12,12 @@ constexpr const char* incompressible = "its values do not compress well enough";
 
 }  // namespace
 
-Promotion::Promotion(std::uint32_t least_room, bool compressed, int rank_count)
-    : rooms_{least_room}, rank_count_(static_cast<std::uint64_t>(rank_count)) {
+Promotion::Promotion(Rooms range, bool compressed, int rank_count)
+    : rooms_{range.least}, rank_count_(static_cast<std::uint64_t>(rank_count)) {
   std::copy_if(std::begin(rooms), std::end(rooms), std::back_inserter(rooms_),
-               [=](std::uint32_t room) { return room > least_room; });
+               [=](std::uint32_t room) { return room > range.least && room <= range.most; });
   if (compressed) {
-    wish_.pool_bytes = current_room_ = least_room;
+    wish_.pool_bytes = current_room_ = range.least;
   }
 }
 

@@ -25,12 +25,22 @@ struct Wish {
   bool operator==(const Wish&) const = default;
 };
 
+// Rooms that a class may get, in bytes for every 1,024 values. The least is what the user names, even if it is above
+// the most.
+struct Rooms {
+  std::uint32_t least = 0;
+  std::uint32_t most = 0;
+};
+
 class Promotion {
  public:
-  // Rooms worth having, in bytes for every 1,024 values, beside what the user names. Weights and activations need none
-  // or 1; gradients up to 48 (README, Figures). With 64 a message has 73 % of the values' size; data that needs more
-  // has too little left to pay for the codec.
+  // Rooms worth having. Weights and activations need none or 1; gradients up to 48 (README, Figures). With 64 a message
+  // has 73 % of the values' size; data that needs more has too little left to pay for the codec.
   static constexpr std::uint32_t rooms[] = {1, 4, 16, 64};
+  // For all-gathers, whose staging is fixed, and for transfers, whose staging grows with their messages: to at most
+  // 0.72 of the values (rule R9).
+  static constexpr std::uint32_t most_gather_room = 64;
+  static constexpr std::uint32_t most_transfer_room = 16;
   // A room must hold this much more than was seen, in quarters: chunks of a call differ.
   static constexpr std::uint64_t headroom_quarters = 5;
   // Two looks tell weights of two layers apart, and a job of a few calls still gets something of it.
@@ -44,8 +54,8 @@ class Promotion {
   static constexpr unsigned most_overflows = 3;
   static constexpr std::uint64_t overflow_window = 48;
 
-  // `least_room` is what the user names, in bytes for every 1,024 values. `compressed` if the class starts so.
-  Promotion(std::uint32_t least_room, bool compressed, int rank_count);
+  // `compressed` if the class starts so, with the least room.
+  Promotion(Rooms range, bool compressed, int rank_count);
 
   // For every call that goes natively, by its number in the class.
   bool wants_look(std::uint64_t call) const { return !ready() && call >= next_look_; }

@@ -128,9 +128,9 @@ void count_native(CommState& state, Collective kind, std::uint64_t bytes, Route 
 }
 
 template <typename Native>
-ncclResult_t issue_natively(Native native) {
+ncclResult_t issue_natively(ncclComm_t comm, Native native) {
   if (Group::recording()) {
-    return Group::add(NativeCall(std::move(native)));
+    return Group::add(NativeCall{std::move(native), comm});
   }
   const RealCall scope;
   return native(RealNccl::get().table());
@@ -199,7 +199,7 @@ ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t d
                               : Route::closed;
       count_native(*state, operation.kind, operation.call_bytes, route);
     }
-    return issue_natively(std::move(native));
+    return issue_natively(comm, std::move(native));
   }
   if (!buffer && operation.count > 0) {
     return invalid(function, "a buffer is null");
@@ -214,7 +214,7 @@ ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t d
     return begun;
   }
   if (!compressed) {
-    return issue_natively(std::move(native));
+    return issue_natively(comm, std::move(native));
   }
   const ncclResult_t wrong = check(function, buffer, *call.owner);
   return wrong == ncclSuccess ? run_alone(call) : wrong;
@@ -324,7 +324,7 @@ ncclResult_t all_to_all(const void* send, void* receive, std::size_t count, nccl
     return all_to_all_natively(nccl, send, receive, count, dtype, comm, stream);
   };
   if (route != Route::compressed) {
-    return issue_natively(native);
+    return issue_natively(comm, native);
   }
   if (const ncclResult_t wrong = check("ncclAlltoAll", send != nullptr && receive != nullptr, *state);
       wrong != ncclSuccess) {
@@ -374,11 +374,13 @@ std::vector<RecordedCall> parts_of_all_to_all(const EligibleAllToAll& call) {
     const void* from = static_cast<const std::byte*>(call.send) + offset_of(call, peer);
     void* to = static_cast<std::byte*>(call.receive) + offset_of(call, peer);
     if (peer == communicator.rank || !collectives::compresses_link(communicator, peer)) {
-      parts.emplace_back(NativeCall([from, to, peer, count = call.count, dtype = call.dtype, stream = call.stream,
-                                     comm = communicator.handle](const NcclTable& nccl) {
-        const ncclResult_t sent = nccl.ncclSend(from, count, dtype, peer, comm, stream);
-        return sent == ncclSuccess ? nccl.ncclRecv(to, count, dtype, peer, comm, stream) : sent;
-      }));
+      const ncclComm_t comm = communicator.handle;
+      parts.emplace_back(NativeCall{
+          [from, to, peer, count = call.count, dtype = call.dtype, stream = call.stream, comm](const NcclTable& nccl) {
+            const ncclResult_t sent = nccl.ncclSend(from, count, dtype, peer, comm, stream);
+            return sent == ncclSuccess ? nccl.ncclRecv(to, count, dtype, peer, comm, stream) : sent;
+          },
+          comm});
       continue;
     }
     operation.peer = peer;

@@ -27,6 +27,10 @@ FenceSetting initial_setting(const collectives::Communicator& communicator) {
                                            : FenceSetting{true, communicator.agreement.pool_fraction, growing, 0};
 }
 
+Rooms rooms(const collectives::Communicator& communicator) {
+  return {pool_bytes_of(communicator.agreement.pool_fraction), Promotion::most_transfer_room};
+}
+
 bool unchanging() { return configuration().settings.start == Start::always; }
 
 }  // namespace
@@ -39,8 +43,7 @@ TransferClasses::TransferClasses(CommState& state, switcher::Rendezvous& rendezv
       all_to_all_(state,
                   fences.gate(all_to_all_class,
                               switcher::all_ranks(static_cast<std::uint32_t>(state.communicator.rank_count)), initial_),
-                  "all-to-alls", this, initial_, pool_bytes_of(state.communicator.agreement.pool_fraction),
-                  unchanging()) {}
+                  "all-to-alls", this, initial_, rooms(state.communicator), unchanging()) {}
 
 CallClass& TransferClasses::pair(std::uint32_t peer, bool sends) {
   const auto found = pairs_.find({peer, sends});
@@ -51,10 +54,9 @@ CallClass& TransferClasses::pair(std::uint32_t peer, bool sends) {
   switcher::FenceGate& gate = fences_.gate(sends ? pair_class(own, peer) : pair_class(peer, own),
                                            {std::min(own, peer), std::max(own, peer)}, initial_);
   CallClass::Owner* const owner = this;
-  auto made =
-      std::make_unique<CallClass>(state_, gate, sends ? "sends to a peer" : "receives from a peer", owner, initial_,
-                                  pool_bytes_of(state_.communicator.agreement.pool_fraction), unchanging(),
-                                  sends ? CallClass::Part::sends : CallClass::Part::receives, peer);
+  auto made = std::make_unique<CallClass>(state_, gate, sends ? "sends to a peer" : "receives from a peer", owner,
+                                          initial_, rooms(state_.communicator), unchanging(),
+                                          sends ? CallClass::Part::sends : CallClass::Part::receives, peer);
   made->start();
   const std::lock_guard lock(mutex_);
   return *pairs_.emplace(std::pair{peer, sends}, std::move(made)).first->second;

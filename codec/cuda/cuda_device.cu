@@ -17,6 +17,7 @@ namespace {
 
 constexpr int least_major = 8;                 // compute capability of the oldest GPU that the kernels are written for
 constexpr std::uint32_t max_messages = 65535;  // grid.y
+constexpr std::uint32_t longest_pause_ns = 1'000'000;
 
 thread_local char error_text[256] = "";
 
@@ -283,6 +284,10 @@ class CudaDevice final : public Device {
     if (!is_scratch(job.scratch)) return Status::invalid_argument;
     return with_device([&] { return check(cuda::launch_observe(job, stream), "observe kernel"); });
   }
+  Status pause(std::uint32_t nanoseconds, Stream stream) override {
+    if (nanoseconds > longest_pause_ns) return Status::invalid_argument;
+    return with_device([&] { return check(cuda::launch_pause(nanoseconds, stream), "pause kernel"); });
+  }
 
  private:
   template <typename Call>
@@ -363,6 +368,7 @@ Status CudaDevice::open(std::string* why) {
   if (error == cudaSuccess) error = cuda::load_decode();
   if (error == cudaSuccess) error = cuda::load_patch();
   if (error == cudaSuccess) error = cuda::load_observe();
+  if (error == cudaSuccess) error = cuda::load_pause();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();
     *why = "this build has no kernels for " + gpu +

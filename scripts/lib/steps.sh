@@ -3,10 +3,12 @@
 # LOGS is the folder for logs; summary.py reads the steps.tsv in it.
 
 # step NAME SECONDS FIGURE COMMAND...: FIGURE is an extended regular expression; the last line of the output that
-# matches it is the step's figure in the table ('' for none).
+# matches it is the step's figure in the table ('' for none). Steps that STEPS, an extended regular expression, does not
+# match are left out.
 step() {
   local name=$1 limit=$2 figure=$3
   shift 3
+  [[ $name =~ ${STEPS:-.} ]] || return 0
   local log=$LOGS/$name.log started status=0 found=
   say "$name"
   started=$(date +%s)
@@ -22,4 +24,7 @@ step() {
 }
 
 # skip NAME REASON: a step that this machine or build cannot run, said in the table.
-skip() { printf '%s\tskipped\t0\t%s\n' "$1" "$2" >>"$LOGS/steps.tsv"; }
+skip() {
+  [[ $1 =~ ${STEPS:-.} ]] || return 0
+  printf '%s\tskipped\t0\t%s\n' "$1" "$2" >>"$LOGS/steps.tsv"
+}

@@ -220,7 +220,9 @@ def _add_collective_arguments(parser, prefix, smallest="1M", largest="256M"):
 
 
 def _add_hook_argument(parser):
-    parser.add_argument("--hook", action="store_true", help="price the interception of calls that stay native instead")
+    parser.add_argument("--hook", action="store_true",
+                        help="host times instead: what interception costs calls that stay native, and how long "
+                             "compressed ones take to return")
 
 
 def _add_waiting_arguments(parser):

@@ -1,7 +1,8 @@
-// What collectives ask of a Device while a CUDA graph is captured: whether a stream captures, events that fork and
-// join, external events, streams of one's own, memory. Exit code 77 without a GPU.
+// What collectives ask of a Device's streams: pauses, streams of one's own, and while a CUDA graph is captured whether
+// a stream captures, events that fork and join, external events, memory. Exit code 77 without a GPU.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -71,6 +72,41 @@ void own_streams(codec::Device& device) {
     require(device.priority(stream.get(), &priority), device, "priority");
     expect(flags == cudaStreamNonBlocking && priority == wanted, "flags or priority of a stream");
   }
+}
+
+// A pause lasts about as long as asked, and holds back its own stream only.
+void pauses(codec::Device& device) {
+  const OwnStream paused(device);
+  const OwnStream other(device);
+  const Memory out(device, 512);
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  check(cudaEventCreate(&begin));
+  check(cudaEventCreate(&end));
+  for (const std::uint32_t wanted_us : {10u, 200u, 1000u}) {
+    float shortest_ms = 1e9f;
+    for (int round = 0; round < 5; ++round) {
+      check(cudaEventRecord(begin, paused.get()));
+      require(device.pause(wanted_us * 1000, paused.get()), device, "pause");
+      check(cudaEventRecord(end, paused.get()));
+      check(cudaEventSynchronize(end));
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, begin, end));
+      shortest_ms = std::min(shortest_ms, ms);
+    }
+    const double us = 1000.0 * shortest_ms;
+    expect(us >= wanted_us && us < wanted_us + 20,
+           "a pause of " + std::to_string(wanted_us) + " us took " + std::to_string(us));
+  }
+  require(device.pause(1'000'000, paused.get()), device, "pause");
+  check(cudaEventRecord(end, paused.get()));
+  require(device.copy(out.data(), out.data() + 256, 256, other.get()), device, "copy");
+  check(cudaStreamSynchronize(other.get()));
+  expect(cudaEventQuery(end) == cudaErrorNotReady, "a pause held back another stream");
+  expect(device.pause(1'000'001, paused.get()) == Status::invalid_argument, "a pause that is too long");
+  require(device.synchronize(), device, "synchronize");
+  check(cudaEventDestroy(begin));
+  check(cudaEventDestroy(end));
 }
 
 // A graph of copies on two branches: `middle` and `out` get what `in` holds when it is launched.
@@ -156,6 +192,7 @@ int main() {
   const auto device = zipccl::test::open_device();
   if (device == nullptr) return zipccl::test::skip_exit_code;
   zipccl::test::own_streams(*device);
+  zipccl::test::pauses(*device);
   for (const auto mode :
        {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
     zipccl::test::graphs(*device, mode);

@@ -119,6 +119,58 @@ Program dispatch(const World& world, int replays) {
   return program;
 }
 
+// Groups of two communicators, x and y, which ranks 0 and 1 make unlike each other: whichever of the two NCCL starts
+// first in a group, neither waits for what the other waits for, and each's next operation for nothing but its own.
+// Whoever makes it wait for more in every group alike closes a circle.
+class Unlike {
+ public:
+  Unlike(const World& world, int x, int y) : world_(world), x_(x), y_(y) {}
+
+  // Rank 0: {x, y}, x. Rank 1: x, {x, y}.
+  Program messages(ncclDataType_t type, int replays) const {
+    Program program = begin("messages grouped with another communicator's all-to-all, unlike on the ranks", replays);
+    Action all = collective(Kind::all_to_all, 3000, y_, 1);
+    all.type = type;
+    for (auto& launches : program.ranks) launches = {alone(all)};
+    program.ranks[0] = {group({to(1, 1), all}), alone(to(1, 2))};
+    program.ranks[1] = {alone(from(0, 0)), group({from(0, 1), all})};
+    return program;
+  }
+
+  // Rank 0: x's message, {x's all-gather, y}. Rank 1: {x's message, y}, x's all-gather.
+  Program all_gather(Kind kind, ncclDataType_t type, int replays) const {
+    Program program = begin("an all-gather or a message grouped with another communicator's collective", replays);
+    const auto other = [&](int stream) {
+      Action all = collective(kind, 3000, y_, stream);
+      all.type = type;
+      return all;
+    };
+    const auto gather = [&](int stream) { return collective(Kind::all_gather, 9000, x_, stream); };
+    for (auto& launches : program.ranks) launches = {alone(other(0)), alone(gather(2))};
+    program.ranks[0] = {alone(from(1, 0)), group({gather(2), other(2)})};
+    program.ranks[1] = {group({to(0, 0), other(0)}), alone(gather(2))};
+    return program;
+  }
+
+ private:
+  Program begin(const char* name, int replays) const {
+    Program program = empty(world_, name);
+    program.replays = replays;
+    return program;
+  }
+  Action message_with(Kind kind, int rank, int stream) const {
+    Action action = message(kind, world_.member(x_, rank), 20000, ncclBfloat16, stream);
+    action.communicator = x_;
+    return action;
+  }
+  Action to(int rank, int stream) const { return message_with(Kind::send, rank, stream); }
+  Action from(int rank, int stream) const { return message_with(Kind::receive, rank, stream); }
+
+  const World& world_;
+  int x_;
+  int y_;
+};
+
 }  // namespace
 
 std::vector<Program> fixed_programs(const World& world, const GeneratorOptions& options) {
@@ -135,6 +187,17 @@ std::vector<Program> fixed_programs(const World& world, const GeneratorOptions& 
   add(collective_within(world));
   add(dispatch(world, 0));
   if (options.graphs) add(dispatch(world, 3));
+  // Where the host waits, too, such programs may block.
+  for (int replays = 0; replays <= (options.graphs ? 2 : 0) && !options.schedule.host_waits; replays += 2) {
+    for (const auto& [x, y] : {std::pair(0, 1), std::pair(1, 0)}) {
+      const Unlike unlike(world, x, y);
+      for (const ncclDataType_t type : {ncclBfloat16, ncclUint8}) {
+        add(unlike.messages(type, replays));
+        add(unlike.all_gather(Kind::all_to_all, type, replays));
+        add(unlike.all_gather(Kind::all_gather, type, replays));
+      }
+    }
+  }
   return programs;
 }
 

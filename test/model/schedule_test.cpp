@@ -181,7 +181,7 @@ TEST_CASE("generated programs are legal, of every kind, and what they write is u
 
 TEST_CASE("all fixed programs take part") {
   const World world = make_world(4, 3);
-  CHECK(fixed_programs(world, {}).size() == 6);
+  CHECK(fixed_programs(world, {}).size() == 6 + 2 * 2 * 2 * 3);
   GeneratorOptions strict;
   strict.schedule.host_waits = true;
   CHECK(fixed_programs(world, strict).size() >= 5);

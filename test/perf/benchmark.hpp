@@ -43,7 +43,7 @@ class Benchmark {
 
   void measure(std::uint64_t bytes);            // native and intercepted
   void measure_hold_back(std::uint64_t bytes);  // which kernels run while either waits
-  void measure_hook();                          // host time of calls that stay native, of both
+  void measure_hook();                          // host time of calls, past zipccl and through it
 
  private:
   // Both ways to call, ready to be made on stream_. Valid as long as the exchange and until drop_graphs().
@@ -61,7 +61,8 @@ class Benchmark {
   double native_time(Exchange& exchange, const Ways& ways);
   int run_held(Exchange& exchange, const Call& call);
   void report(const Exchange& exchange, const Comparison& comparison, double late);
-  void compare_host_time(const char* name, const Call& native, const Call& zipccl);
+  void measure_compressed_calls();
+  void compare_host_time(const char* name, int calls, const Call& native, const Call& zipccl);
 
   const Options& options_;
   Job& job_;

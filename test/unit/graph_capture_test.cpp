@@ -185,7 +185,7 @@ TEST_CASE("a captured group of calls is one call with chunks numbered through") 
   REQUIRE(ranks.records.size() == 0);
 }
 
-TEST_CASE("a capture is remembered, and disturbs neither staging's state nor the port's") {
+TEST_CASE("a capture disturbs neither staging's state nor the port's") {
   StaticRanks ranks(2, 16, staging_bytes);
   Buffers one(ranks, 1000, true);
   const auto busy = [&] {
@@ -193,11 +193,9 @@ TEST_CASE("a capture is remembered, and disturbs neither staging's state nor the
                                [&](std::size_t rank) { return ranks.port(rank).poll(); });
   };
   ranks.gather_group({{1000, true, stream_of(1)}}, Data::normal, 1);
-  REQUIRE_FALSE(ranks.states[0]->communicator.captured);
   static_cast<void>(
       capture(ranks, stream_of(1), [&](GatherRank& state) { gather(state, {one.call(state, stream_of(1))}); }));
   for (const auto& state : ranks.states) {
-    REQUIRE(state->communicator.captured);
     bool idle = false;
     REQUIRE(state->communicator.chain->idle(&idle) == Status::ok);
     REQUIRE(idle);
@@ -206,4 +204,27 @@ TEST_CASE("a capture is remembered, and disturbs neither staging's state nor the
   ranks.helper.join();
   REQUIRE(busy());
   ranks.helper = std::thread([] {});
+}
+
+TEST_CASE("a communicator's own stream takes part in one capture at a time, and another serves the rest") {
+  StaticRanks ranks(2, 0, staging_bytes);
+  LoopbackDevice& device = ranks.states[0]->device;
+  CallChain& chain = *ranks.states[0]->communicator.chain;
+  OwnStreams streams(device);
+  const auto find = [&](codec::Stream caller) {
+    codec::Stream own = nullptr;
+    REQUIRE(streams.find(caller, &own) == Status::ok);
+    return own;
+  };
+  const codec::Stream own = find(stream_of(1));
+  REQUIRE(own != stream_of(1));
+  REQUIRE(find(stream_of(2)) == own);
+  device.begin_capture(stream_of(1));
+  REQUIRE(find(stream_of(1)) == own);
+  REQUIRE(chain.order(stream_of(1), own) == Status::ok);
+  REQUIRE(find(stream_of(1)) == own);
+  REQUIRE(find(stream_of(2)) != own);  // whose calls are not the graph's
+  REQUIRE(chain.order(own, stream_of(1)) == Status::ok);
+  static_cast<void>(device.end_capture());
+  REQUIRE(find(stream_of(2)) == own);
 }

@@ -20,6 +20,7 @@ std::string lacks_memory;                  // the step of a batch that throws
 std::vector<std::size_t> all_gather_sizes;
 std::vector<std::size_t> begun;  // sizes of the eligible all-gathers that were decided about
 ncclResult_t begin_result = ncclSuccess;
+ncclResult_t apart_result = ncclSuccess;
 
 ncclResult_t note(const std::string& text, ncclResult_t result = ncclSuccess) {
   calls.push_back(RealCall::active() ? text : text + " outside a real call");
@@ -31,7 +32,7 @@ NcclTable fake_nccl() {
   all_gather_sizes.clear();
   begun.clear();
   lacks_memory.clear();
-  begin_result = start_result = end_result = all_gather_result = before_result = ncclSuccess;
+  apart_result = begin_result = start_result = end_result = all_gather_result = before_result = ncclSuccess;
   NcclTable table;
   table.ncclGroupStart = [] { return note("start", start_result); };
   table.ncclGroupEnd = [] { return note("end", end_result); };
@@ -80,6 +81,23 @@ class FakeBatch final : public EligibleCalls::Batch {
   std::vector<std::uint64_t> counts_;
 };
 
+// Notes when calls are taken off the callers' streams, and when those go on.
+class FakeApart final : public EligibleCalls::Apart {
+ public:
+  explicit FakeApart(std::size_t count) : count_(count) {}
+  ncclResult_t begin() override {
+    calls.push_back("apart " + std::to_string(count_));
+    return apart_result;
+  }
+  ncclResult_t end(ncclResult_t result) override {
+    calls.push_back("joined " + std::to_string(result));
+    return result;
+  }
+
+ private:
+  std::size_t count_;
+};
+
 // Calls of fewer than 1,000 values go compressed.
 class FakeCalls final : public EligibleCalls {
  public:
@@ -105,11 +123,15 @@ class FakeCalls final : public EligibleCalls {
   std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> transfers) const override {
     return std::make_unique<FakeBatch>(transfers);
   }
+  std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers,
+                               std::span<EligibleTransfer> transfers) const override {
+    return std::make_unique<FakeApart>(all_gathers.size() + transfers.size());
+  }
   std::vector<RecordedCall> parts(const EligibleAllToAll& call) const override {
     EligibleTransfer part{{}, ncclBfloat16, call.owner};
     part.transfer.count = call.count;
     std::vector<RecordedCall> made;
-    made.emplace_back(NativeCall([](const NcclTable&) { return note("own part"); }));
+    made.emplace_back(NativeCall{[](const NcclTable&) { return note("own part"); }});
     made.emplace_back(part);
     made.emplace_back(part);
     return made;
@@ -127,21 +149,25 @@ class FakeCalls final : public EligibleCalls {
 };
 const FakeCalls fakes;
 
-RecordedCall native(const std::string& name, ncclResult_t result = ncclSuccess) {
-  return NativeCall([=](const NcclTable&) { return note(name, result); });
+RecordedCall native(const std::string& name, ncclResult_t result = ncclSuccess, ncclComm_t comm = nullptr) {
+  return NativeCall{[=](const NcclTable&) { return note(name, result); }, comm};
 }
 
-RecordedCall eligible(std::uint64_t count) {
+ncclComm_t communicator(std::uintptr_t number) { return reinterpret_cast<ncclComm_t>(number); }
+
+RecordedCall eligible(std::uint64_t count, ncclComm_t comm = nullptr) {
   auto owner = std::make_shared<CommState>();
+  owner->communicator.handle = comm;
   EligibleAllGather gather{{}, ncclBfloat16, owner};
   gather.call.communicator = &owner->communicator;
   gather.call.count = count;
   return gather;
 }
 
-RecordedCall transfer(std::uint64_t count, bool sends) {
+RecordedCall transfer(std::uint64_t count, bool sends, ncclComm_t comm = nullptr) {
   static std::byte buffer;
   auto owner = std::make_shared<CommState>();
+  owner->communicator.handle = comm;
   EligibleTransfer recorded{{}, ncclBfloat16, owner};
   recorded.transfer.communicator = &owner->communicator;
   recorded.transfer.count = count;
@@ -241,6 +267,62 @@ TEST_CASE("compressed sends and receives keep their places in the one real group
     CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
     CHECK(calls == Calls{"compressed", "before 4", "start", "transfer 1", "reduce", "transfer 2", "send 5000",
                          "transfer 3", "broadcast", "end", "after 4 dropped", "keep 6"});
+  }
+  CHECK(!Group::open());
+}
+
+TEST_CASE("compressed calls of a group with several communicators run apart from first to last") {
+  const NcclTable nccl = fake_nccl();
+  const auto one = communicator(1);
+  const auto other = communicator(2);
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  SECTION("of one communicator: on the callers' streams") {
+    CHECK(Group::add(native("initialise")) == ncclSuccess);  // belongs to none
+    CHECK(Group::add(eligible(10, one)) == ncclSuccess);
+    CHECK(Group::add(native("reduce", ncclSuccess, one)) == ncclSuccess);
+    CHECK(Group::add(transfer(1, true, one)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSuccess);
+    CHECK(calls == Calls{"compressed", "before 1", "start", "initialise", "reduce", "transfer 1", "end", "after 0"});
+  }
+  SECTION("none compressed: natively") {
+    CHECK(Group::add(eligible(5000, one)) == ncclSuccess);
+    CHECK(Group::add(native("reduce", ncclSuccess, other)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSuccess);
+    CHECK(calls == Calls{"start", "all-gather 5000", "reduce", "end"});
+  }
+  SECTION("all-gathers of two") {
+    CHECK(Group::add(eligible(10, one)) == ncclSuccess);
+    CHECK(Group::add(eligible(20, other)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSuccess);
+    CHECK(calls == Calls{"apart 2", "compressed", "joined 0"});
+  }
+  SECTION("the other's is native, and not the latest") {
+    CHECK(Group::add(native("reduce", ncclSuccess, other)) == ncclSuccess);
+    CHECK(Group::add(transfer(1, true, one)) == ncclSuccess);
+    CHECK(Group::add(native("broadcast", ncclSuccess, one)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSuccess);
+    CHECK(calls ==
+          Calls{"apart 1", "before 1", "start", "reduce", "transfer 1", "broadcast", "end", "after 0", "joined 0"});
+  }
+  SECTION("the other's is eligible, but goes natively") {
+    CHECK(Group::add(transfer(1, true, one)) == ncclSuccess);
+    CHECK(Group::add(transfer(5000, true, other)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSuccess);
+    CHECK(calls == Calls{"apart 1", "before 1", "start", "transfer 1", "send 5000", "end", "after 0", "joined 0"});
+  }
+  SECTION("taking them apart fails: nothing is issued, and what was taken is joined") {
+    apart_result = ncclUnhandledCudaError;
+    CHECK(Group::add(eligible(10, one)) == ncclSuccess);
+    CHECK(Group::add(transfer(1, true, other)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclUnhandledCudaError);
+    CHECK(calls == Calls{"apart 2", "keep 2", "joined 1"});
+  }
+  SECTION("a call fails: joined all the same") {
+    all_gather_result = ncclRemoteError;
+    CHECK(Group::add(eligible(10, one)) == ncclSuccess);
+    CHECK(Group::add(transfer(1, true, other)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclRemoteError);
+    CHECK(calls == Calls{"apart 2", "compressed", "keep 2", "joined 6"});
   }
   CHECK(!Group::open());
 }

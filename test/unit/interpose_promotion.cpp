@@ -1,4 +1,6 @@
 // When a rank wishes compression, more room, or none, from what it has seen.
+#include "codec/format.hpp"
+#include "interpose/config.hpp"
 #include "interpose/promotion.hpp"
 #include "test/unit/catch.hpp"
 
@@ -8,6 +10,7 @@ namespace {
 
 constexpr int ranks = 4;
 constexpr std::uint64_t tiles = 256;
+constexpr Rooms gather_rooms{1, Promotion::most_gather_room};
 
 // A look at tiles that need so many bytes each, in quarters.
 Sight sight(std::uint64_t quarter_bytes) { return {tiles, tiles * quarter_bytes / 4}; }
@@ -53,7 +56,7 @@ class Calls {
 
 TEST_CASE("the room is the smallest that holds what was seen, with a quarter to spare") {
   const auto room = [](std::uint64_t quarter_bytes) {
-    Promotion promotion(1, false, ranks);
+    Promotion promotion(gather_rooms, false, ranks);
     return room_after(promotion, quarter_bytes);
   };
   CHECK(room(0) == 1u);
@@ -68,7 +71,7 @@ TEST_CASE("the room is the smallest that holds what was seen, with a quarter to 
 
 TEST_CASE("the user's room is the least, and more is tried above it only") {
   const auto room = [](std::uint32_t least, std::uint64_t quarter_bytes) {
-    Promotion promotion(least, false, ranks);
+    Promotion promotion({least, Promotion::most_gather_room}, false, ranks);
     return room_after(promotion, quarter_bytes);
   };
   CHECK(room(0, 0) == 0u);
@@ -78,8 +81,25 @@ TEST_CASE("the user's room is the least, and more is tried above it only") {
   CHECK(room(1024, 3000) == 1024u);
 }
 
+TEST_CASE("transfers get no more room than rule R9 leaves their staging") {
+  constexpr std::uint64_t count = 1 << 20;
+  constexpr Rooms transfer_rooms{1, Promotion::most_transfer_room};
+  for (std::uint64_t quarter_bytes = 0; quarter_bytes < 300; ++quarter_bytes) {
+    CAPTURE(quarter_bytes);
+    Promotion promotion(transfer_rooms, false, ranks);
+    const auto room = room_after(promotion, quarter_bytes);
+    REQUIRE(room.has_value() == (5 * quarter_bytes <= 16 * Promotion::most_transfer_room));
+    if (room) {
+      const auto layout = zipccl::codec::Layout::of(count, pool_fraction_of(*room));
+      REQUIRE(static_cast<double>(layout.static_bytes) <= 0.72 * 2 * count);
+    }
+  }
+  Promotion promotion({Promotion::most_transfer_room + 1, Promotion::most_transfer_room}, false, ranks);
+  CHECK(room_after(promotion, 0) == Promotion::most_transfer_room + 1);
+}
+
 TEST_CASE("the look that needs most counts") {
-  Promotion promotion(1, false, ranks);
+  Promotion promotion(gather_rooms, false, ranks);
   promotion.saw(sight(160), 0);
   CHECK_FALSE(promotion.ready());
   promotion.saw({10, 0}, 1);
@@ -87,7 +107,7 @@ TEST_CASE("the look that needs most counts") {
 }
 
 TEST_CASE("what does not compress is looked at more and more rarely") {
-  Promotion promotion(1, false, ranks);
+  Promotion promotion(gather_rooms, false, ranks);
   std::uint64_t looks = 0;
   std::uint64_t first_pause_end = 0;
   for (std::uint64_t call = 0; call < 100'000; ++call) {
@@ -104,7 +124,7 @@ TEST_CASE("what does not compress is looked at more and more rarely") {
 }
 
 TEST_CASE("values that become compressible are noticed after a pause") {
-  Promotion promotion(1, false, ranks);
+  Promotion promotion(gather_rooms, false, ranks);
   room_after(promotion, 4000);
   std::uint64_t call = 2;
   while (!promotion.wants_look(call)) {
@@ -116,7 +136,7 @@ TEST_CASE("values that become compressible are noticed after a pause") {
 }
 
 TEST_CASE("without memory a rank stays native for a while") {
-  Promotion promotion(1, false, ranks);
+  Promotion promotion(gather_rooms, false, ranks);
   room_after(promotion, 0);
   REQUIRE(promotion.ready());
   promotion.lacks_memory(2);
@@ -126,7 +146,7 @@ TEST_CASE("without memory a rank stays native for a while") {
 }
 
 TEST_CASE("calls that all overflow make a rank wish otherwise after a few") {
-  Promotion promotion(1, true, ranks);
+  Promotion promotion(gather_rooms, true, ranks);
   Calls calls(promotion, 0);
   for (int i = 0; i < 500; ++i) {
     REQUIRE_FALSE(calls.make(0, 0));
@@ -150,7 +170,7 @@ TEST_CASE("calls that all overflow make a rank wish otherwise after a few") {
 }
 
 TEST_CASE("rare overflow changes nothing") {
-  Promotion promotion(1, true, ranks);
+  Promotion promotion(gather_rooms, true, ranks);
   Calls calls(promotion, 0);
   for (int i = 0; i < 5000; ++i) {
     REQUIRE_FALSE(calls.make(i % 25 == 0 ? ranks : 0, 800));
@@ -159,7 +179,7 @@ TEST_CASE("rare overflow changes nothing") {
 }
 
 TEST_CASE("more room is followed by still more if that was too little, and then by none") {
-  Promotion promotion(1, true, ranks);
+  Promotion promotion(gather_rooms, true, ranks);
   Calls calls(promotion, 0);
   REQUIRE(calls.make_until_change(ranks, 2, 20) < 20);
   REQUIRE(promotion.wish().pool_bytes == 4u);
@@ -178,7 +198,7 @@ TEST_CASE("more room is followed by still more if that was too little, and then 
 }
 
 TEST_CASE("room that other ranks asked for counts") {
-  Promotion promotion(1, true, ranks);
+  Promotion promotion(gather_rooms, true, ranks);
   promotion.switched({16}, 0);
   Calls calls(promotion, 0);
   REQUIRE(calls.make_until_change(ranks, 2, 20) < 20);
@@ -186,7 +206,7 @@ TEST_CASE("room that other ranks asked for counts") {
 }
 
 TEST_CASE("a class that was made native is looked at again, later each time") {
-  Promotion promotion(1, true, ranks);
+  Promotion promotion(gather_rooms, true, ranks);
   Calls calls(promotion, 0);
   std::uint64_t last_pause = 0;
   for (int round = 0; round < 3; ++round) {

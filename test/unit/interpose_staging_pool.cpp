@@ -80,6 +80,7 @@ class FakeDevice final : public codec::Device {
   Status decode(const codec::DecodeJob&, codec::Stream) override { return Status::ok; }
   Status patch(const codec::PatchJob&, codec::Stream) override { return Status::ok; }
   Status observe(const codec::ObserveJob&, codec::Stream) override { return Status::ok; }
+  Status pause(std::uint32_t, codec::Stream) override { return Status::ok; }
 
  private:
   std::uint64_t memory_;

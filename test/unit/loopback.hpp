@@ -76,9 +76,9 @@ const collectives::NcclTable& loopback_table();
 
 // Host memory, everything done before the call returns; `order` says whether it would have been right on streams, too.
 // A stream can be captured; as in CUDA, work that would tie a graph to the outside other than by external events is
-// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, patch, observe, copy, record,
-// wait, clear_async, allocate_async) fails with device_error, or out_of_memory, and does nothing. Memory released in
-// stream order is never used again, and any later use of it is a fault of `order`.
+// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, patch, observe, pause, copy,
+// record, wait, clear_async, allocate_async) fails with device_error, or out_of_memory, and does nothing. Memory
+// released in stream order is never used again, and any later use of it is a fault of `order`.
 class LoopbackDevice final : public codec::Device {
  public:
   LoopbackDevice() = default;
@@ -118,6 +118,7 @@ class LoopbackDevice final : public codec::Device {
   Status decode(const codec::DecodeJob& job, codec::Stream) override;
   Status patch(const codec::PatchJob& job, codec::Stream) override;
   Status observe(const codec::ObserveJob& job, codec::Stream) override;
+  Status pause(std::uint32_t, codec::Stream stream) override;
 
   using Work = std::function<Status(codec::Stream)>;
   struct Node {
@@ -136,6 +137,7 @@ class LoopbackDevice final : public codec::Device {
   int operations = 0;
   int allocations = 0;  // alive
   int decodes = 0;      // enqueued
+  int pauses = 0;
   bool never_done = false;
   std::uint64_t memory_limit = ~std::uint64_t{0};
 

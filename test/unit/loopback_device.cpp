@@ -288,4 +288,16 @@ Status LoopbackDevice::observe(const codec::ObserveJob& job, codec::Stream) {
   return status == Status::ok ? count() : status;
 }
 
+Status LoopbackDevice::pause(std::uint32_t, codec::Stream stream) {
+  const Status status = count();
+  if (status != Status::ok) {
+    return status;
+  }
+  ++pauses;
+  return submit(stream, [this](codec::Stream actual) {
+    order.step(actual);
+    return Status::ok;
+  });
+}
+
 }  // namespace zipccl::test

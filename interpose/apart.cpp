@@ -1,0 +1,117 @@
+#include "interpose/apart.hpp"
+
+#include <vector>
+
+#include "interpose/callers.hpp"
+#include "interpose/process.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+using collectives::Communicator;
+using collectives::Outcome;
+using collectives::OwnStreams;
+
+class Apart final : public EligibleCalls::Apart {
+ public:
+  Apart(std::span<EligibleAllGather> all_gathers, std::span<EligibleTransfer> transfers)
+      : gather_callers_(std::span<const EligibleAllGather>(all_gathers)),
+        transfer_callers_(std::span<const EligibleTransfer>(transfers)),
+        all_gathers_(all_gathers),
+        transfers_(transfers) {}
+
+  ncclResult_t begin() override {
+    const RealCall scope;
+    for (EligibleAllGather& call : all_gathers_) {
+      if (const ncclResult_t result = move(*call.owner, &call.call.stream); result != ncclSuccess) {
+        return result;
+      }
+    }
+    for (EligibleTransfer& call : transfers_) {
+      if (const ncclResult_t result = move(*call.owner, &call.transfer.stream); result != ncclSuccess) {
+        return result;
+      }
+    }
+    return ncclSuccess;
+  }
+
+  ncclResult_t end(ncclResult_t group_result) override {
+    const RealCall scope;
+    ncclResult_t result = group_result;
+    for (const Branch& branch : branches_) {
+      const Status status = branch.owner->communicator.chain->order(branch.own, branch.caller);
+      const ncclResult_t joined = note(*branch.owner, status);
+      result = result == ncclSuccess ? joined : result;
+    }
+    return result;
+  }
+
+ private:
+  struct Branch {
+    CommState* owner;  // the calls keep it
+    codec::Stream caller;
+    codec::Stream own;
+  };
+
+  // One stream for all of a communicator's calls, as NCCL has it.
+  ncclResult_t move(CommState& owner, codec::Stream* stream) {
+    if (owner.communicator.failure != ncclSuccess) {
+      return owner.communicator.failure;  // said before
+    }
+    codec::Stream own = nullptr;
+    for (const Branch& branch : branches_) {
+      if (branch.owner == &owner && branch.caller == *stream) {
+        *stream = branch.own;
+        return ncclSuccess;
+      }
+      own = branch.owner == &owner ? branch.own : own;
+    }
+    branches_.reserve(branches_.size() + 1);
+    Status status = owner.communicator.aborted.load() ? Status::aborted : Status::ok;
+    if (status == Status::ok && own == nullptr) {
+      status = find(owner.communicator, *stream, &own);
+    }
+    if (status == Status::ok) {
+      status = owner.communicator.chain->order(*stream, own);
+    }
+    if (status == Status::ok) {
+      branches_.push_back({&owner, *stream, own});
+      *stream = own;
+    }
+    return note(owner, status);
+  }
+
+  static Status find(Communicator& communicator, codec::Stream caller, codec::Stream* own) {
+    if (communicator.own_streams == nullptr) {
+      communicator.own_streams = std::make_unique<OwnStreams>(*communicator.device);
+    }
+    return communicator.own_streams->find(caller, own);
+  }
+
+  // A communicator whose streams are not in order cannot go on.
+  static ncclResult_t note(CommState& owner, Status status) {
+    const Outcome outcome = Outcome::of(status);
+    if (!outcome.ok() && owner.communicator.failure == ncclSuccess) {
+      owner.communicator.failure = outcome.result;
+      owner.statistics.note_error(status);
+      log_failure(owner, "calls of a group", outcome);
+    }
+    return outcome.result;
+  }
+
+  Callers gather_callers_;
+  Callers transfer_callers_;
+  std::span<EligibleAllGather> all_gathers_;
+  std::span<EligibleTransfer> transfers_;
+  std::vector<Branch> branches_;
+};
+
+}  // namespace
+
+std::unique_ptr<EligibleCalls::Apart> make_apart(std::span<EligibleAllGather> all_gathers,
+                                                 std::span<EligibleTransfer> transfers) {
+  return std::make_unique<Apart>(all_gathers, transfers);
+}
+
+}  // namespace zipccl::interpose
