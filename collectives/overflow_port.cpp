@@ -173,6 +173,19 @@ void OverflowPort::answer() {
   store_release(mailbox_->answered, ticket);
 }
 
+codec::ExchangeCounters OverflowPort::counters() const {
+  codec::ExchangeCounters now{};
+  now.finished = load_acquire(counters_->finished);  // stored last
+  now.values = load_acquire(counters_->values);
+  now.escapes = load_acquire(counters_->escapes);
+  now.overflow_messages = load_acquire(counters_->overflow_messages);
+  now.overflow_bytes = load_acquire(counters_->overflow_bytes);
+  now.wait_ns = load_acquire(counters_->wait_ns);
+  now.exchange_ns = load_acquire(counters_->exchange_ns);
+  now.status = load_acquire(counters_->status);
+  return now;
+}
+
 void OverflowPort::release() { store_release(*released_, std::uint32_t{1}); }
 
 Status OverflowPort::status() const {

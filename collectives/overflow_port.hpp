@@ -82,7 +82,8 @@ class OverflowPort {
   // Everything that encodes have posted has left the process. Says nothing of encodes that have yet to run.
   bool flushed() const;
 
-  const codec::ExchangeCounters& counters() const { return *counters_; }
+  // As they stand, while patches may run: what belongs to `finished` exchanges is in the others.
+  codec::ExchangeCounters counters() const;
   std::uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }  // chunks so far
   // Records that have been shipped to one rank alone, point to point: how often and how much its messages overflowed.
   struct Sent {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "codec/host_exchange.hpp"
-
 namespace zipccl::interpose {
 
 void RegisteredRanges::add(const void* handle, const void* begin, std::size_t size) {
@@ -84,9 +82,9 @@ Usage CommState::usage() const {
   if (link == nullptr) {
     return {};
   }
-  const codec::ExchangeCounters& counters = link->port().counters();
+  const codec::ExchangeCounters counters = link->port().counters();
   Usage usage;
-  usage.chunks = codec::load_acquire(counters.finished);
+  usage.chunks = counters.finished;
   usage.values = counters.values;
   usage.overflow_messages = counters.overflow_messages;
   usage.overflow_bytes = counters.overflow_bytes + link->port().sent_bytes();

@@ -143,7 +143,7 @@ Json to_json(const CommState& state, const char* fate) {
   }
   if (const OverflowLink* overflow = state.overflow()) {
     const collectives::OverflowPort& port = overflow->port();
-    const codec::ExchangeCounters& counters = port.counters();
+    const codec::ExchangeCounters counters = port.counters();
     result["exchange"] = {{"chunks", counters.finished},
                           {"values", counters.values},
                           {"escapes", counters.escapes},

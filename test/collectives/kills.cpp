@@ -255,8 +255,11 @@ class Kill {
     noticed_.store(true);
     noticed_after_ = seconds_since_kill(rank_);
     // A call that another thread is inside of comes out by the abort at the latest.
-    std::unique_lock lock(calling_, std::defer_lock);
-    static_cast<void>(lock.try_lock_for(milliseconds(500)));
+    std::unique_lock lock(calling_, std::try_to_lock);
+    for (int attempt = 0; attempt < 500 && !lock.owns_lock(); ++attempt) {
+      std::this_thread::sleep_for(milliseconds(1));
+      static_cast<void>(lock.try_lock());
+    }
     if (const ncclResult_t result = ncclCommAbort(communicator_); result != ncclSuccess) {
       how_ += std::string(" (ncclCommAbort: '") + ncclGetErrorString(result) + "')";
     }
@@ -272,7 +275,7 @@ class Kill {
   ncclComm_t communicator_ = nullptr;
   std::uint64_t seed_ = 0;
   int faults_ = 0;
-  std::timed_mutex calling_;
+  std::mutex calling_;
   std::atomic<bool> noticed_{false};
   std::atomic<ncclResult_t> failed_call_{ncclSuccess};
   std::atomic<Clock::time_point> last_progress_{Clock::time_point{}};

@@ -96,10 +96,10 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
       world.barrier.arrive_and_wait();
       for (int sender = 0; sender < world.rank_count; ++sender) {
         std::byte* slot = static_cast<std::byte*>(receive) + static_cast<std::size_t>(sender) * count;
-        if (sender == self.rank) {
-          std::memmove(slot, send, count);
-        } else {
+        if (sender != self.rank) {
           receive_from(self, sender, slot, fault);
+        } else if (slot != send) {  // which the others read at the same time
+          std::memmove(slot, send, count);
         }
       }
       world.barrier.arrive_and_wait();

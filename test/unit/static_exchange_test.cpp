@@ -68,7 +68,7 @@ TEST_CASE("a port is not flushed before what its kernels have posted has left, a
   OverflowPort& port = ranks.port(0);
   ranks.paused = 0;
   std::thread gatherer([&] { ranks.gather(50000, Data::random, 1, 0); });
-  while (codec::load_acquire(port.counters().finished) == 0) {
+  while (port.counters().finished == 0) {
     std::this_thread::yield();
   }
   CHECK_FALSE(port.flushed());
