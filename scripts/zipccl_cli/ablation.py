@@ -4,7 +4,8 @@ import json
 import pathlib
 import statistics
 
-from zipccl_cli import paths, perf
+from zipccl_cli import paths
+from zipccl_cli.measure import backend_text, measure, wrong_calls
 from zipccl_cli.table import format_table, size_text
 
 LATE = (0, 0.5, 1, 2)  # native calls
@@ -72,13 +73,13 @@ def ablation(options):
         settings.append(("uncompressed, in two parts", {}, ("--in-two", str(SPLIT_SHARE))))
     sizes, failed, environment = {}, 0, {}
     for name, variables, arguments in settings:
-        status, rows, environment = perf.measure(options, variables, arguments)
-        failed = failed or status or int(perf.wrong_calls(rows) > 0)
+        status, rows, environment = measure(options, variables, arguments)
+        failed = failed or status or int(wrong_calls(rows) > 0)
         for row in rows:
             if arguments:
                 row["traffic"] = None  # past zipccl
             sizes.setdefault(row["bytes"], {}).setdefault(name, {})[row["late"]] = row
-    print(f"# ablation of {options.benchmark}, {perf.backend_text(environment)}, input {options.input}, medians of "
+    print(f"# ablation of {options.benchmark}, {backend_text(environment)}, input {options.input}, medians of "
           f"{options.iterations} calls; speedups over the native calls of the same processes, made in turn")
     for size, results in sizes.items():
         complete = {name: by_late for name, by_late in results.items() if set(by_late) == set(LATE)}
@@ -86,7 +87,7 @@ def ablation(options):
             print(f"# {size_text(size)}")
             print(format_ablation(complete))
     if options.json:
-        record = {"benchmark": f"ablation {options.benchmark}", "backend": perf.backend_text(environment),
+        record = {"benchmark": f"ablation {options.benchmark}", "backend": backend_text(environment),
                   "input": options.input,
                   "rows": [{"setting": name, **row} for results in sizes.values()
                            for name, by_late in results.items() for row in by_late.values()]}
@@ -102,7 +103,7 @@ def hold_back(options):
     """Kernels on other streams that run while a call waits for a late rank, by CUDA_DEVICE_MAX_CONNECTIONS."""
     found = []
     for connections in CONNECTIONS:
-        status, rows, _ = perf.measure(options, {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections),
+        status, rows, _ = measure(options, {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections),
                                                  "ZIPCCL_IGNORE_MAX_CONNECTIONS": "1"})
         if status != 0 or not rows:
             return status or 1

@@ -1,37 +1,19 @@
-"""zipccl perf: launches the benchmarks and prints nccl-tests' columns with ours behind."""
+"""zipccl perf: the benchmarks' flags, and nccl-tests' columns with ours behind."""
 
 import argparse
 import json
-import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 
-from zipccl_cli import ablation, one_gpu, paths, reports
-from zipccl_cli.table import format_table, size_text
+from zipccl_cli import ablation, paths
+from zipccl_cli.measure import SIDES, backend_text, measure, wrong_calls
+from zipccl_cli.table import format_table
 
-SIDES = ("native", "zipccl")
-DEFAULT_STANDIN_RATE = "25"  # megabytes a second
 NO_GPU = 77  # exit status of a GPU program where there is none
 
 COLUMNS = ["size(B)", "count", "type", "redop", "root", "time(us)", "algbw", "busbw", "#wrong",
            "time(us)", "algbw", "busbw", "#wrong", "speedup", "call(us)", "raw(B)", "wire(B)", "ratio"]
-
-
-def _backend(options):
-    """(benchmark, environment, ranks): the real NCCL where there is a GPU, else the stand-in."""
-    gpus = 0 if options.standin else one_gpu.gpu_count()
-    ranks = options.ranks or options.gpus or (gpus if gpus > 1 else 2)
-    if gpus == 0:
-        environment = {"STANDIN_RATE_MBPS": os.environ.get("STANDIN_RATE_MBPS", DEFAULT_STANDIN_RATE)}
-        binary = paths.program("collective-perf-standin")
-    else:
-        binary = paths.program("collective-perf")
-        environment = paths.nccl_environment(binary)
-    # Compressed from the first call on, not only once a communicator's traffic has shown to be worth it.
-    environment["ZIPCCL_START"] = os.environ.get("ZIPCCL_START", "always")
-    return binary, environment, ranks
 
 
 def bus_bandwidth(row, side):
@@ -65,10 +47,6 @@ def _columns_and_cells(rows):
     return columns, cells
 
 
-def wrong_calls(rows):
-    return sum(row[side]["wrong"] for row in rows for side in SIDES)
-
-
 def _table(rows):
     wrong = wrong_calls(rows)
     bandwidth = {side: sum(bus_bandwidth(row, side) for row in rows) / len(rows) for side in SIDES}
@@ -80,58 +58,10 @@ def _table(rows):
     ])
 
 
-def _arguments(options, output):
-    arguments = [options.benchmark, "-J", str(output), "-w", str(options.warm_up), "-n", str(options.iterations),
-                 "-c", str(options.check), "-d", options.type, "--input", options.input, "--data", str(options.data),
-                 "--hook", "1" if options.hook else "0", "-b", options.smallest, "-e", options.largest,
-                 "-f", options.factor]
-    if options.increment:
-        arguments += ["-i", options.increment]
-    if options.benchmark == "all-gather":
-        arguments += ["--in-place", "0" if options.out_of_place else "1"]
-    if options.benchmark != "send-recv":
-        arguments += ["--late", options.late, "--graph", str(int(options.graph)),
-                      "--hold-back", str(int(options.hold_back))]
-    if options.benchmark == "all-to-all":
-        arguments += ["--split", options.split, "--grouped", "1" if options.grouped else "0"]
-    return arguments
-
-
 def _hook_table(rows):
     cells = [[row["call"], f"{row['native_us']:.3f}", f"{row['zipccl_us']:.3f}", f"{row['added_us']:.3f}"]
              for row in rows]
     return format_table(["host time of a call (us)", "native", "zipccl", "added"], cells)
-
-
-def measure(options, variables=None, arguments=()):
-    """Runs the benchmark's ranks in fresh processes, with `variables` in their environment and `arguments` behind those
-    that the options make. Returns (status, rows, environment)."""
-    binary, environment, ranks = _backend(options)
-    environment.update(variables or {})
-    if not options.no_preload:
-        environment["LD_PRELOAD"] = paths.with_preload(paths.library(options.lib))
-    with tempfile.TemporaryDirectory(prefix="zipccl-perf-") as folder:
-        output, report_folder = pathlib.Path(folder) / "rows", pathlib.Path(folder) / "reports"
-        report_folder.mkdir()
-        environment["ZIPCCL_REPORT"] = str(report_folder)
-        status = one_gpu.run([str(binary), *_arguments(options, output), *arguments], ranks, environment,
-                             share=True if options.share_gpu else None, timeout=options.timeout)
-        lines = output.read_text().splitlines() if output.exists() else []
-        rows = [json.loads(line) for line in lines]
-        one_size = len({row.get("bytes") for row in rows}) == 1
-        for row in rows if not options.hook else ():
-            row["traffic"] = reports.traffic(report_folder, None if one_size else row["operations"])
-    if status != 0:
-        print(f"zipccl: the benchmark ended with status {status}", file=sys.stderr)
-    elif not rows:
-        print(f"zipccl: no size from {options.smallest} to {options.largest}", file=sys.stderr)
-        status = 1
-    return status, rows, environment
-
-
-def backend_text(environment):
-    rate = environment.get("STANDIN_RATE_MBPS")
-    return f"stand-in NCCL with {rate} MB/s a link" if rate else "NCCL"
 
 
 def _variant(options):

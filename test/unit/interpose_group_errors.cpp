@@ -1,0 +1,93 @@
+// Groups that fail, at any step, and those that are only simulated.
+#include "test/unit/catch.hpp"
+#include "test/unit/group_fakes.hpp"
+
+using namespace zipccl::test;
+
+TEST_CASE("an error inside a recording group drops all of it and is the group's result") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::add(eligible(1)) == ncclSuccess);
+  Group::poison(ncclInvalidUsage);
+  Group::poison(ncclSystemError);
+  CHECK(Group::add(native("receive")) == ncclInvalidUsage);
+  CHECK(Group::end(nccl, fakes) == ncclInvalidUsage);
+  CHECK(calls.empty());
+  // The next group knows nothing of it.
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::end(nccl, fakes) == ncclSuccess);
+  CHECK(calls == Calls{"start", "send", "end"});
+}
+
+TEST_CASE("errors of the real calls") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  SECTION("a compressed call fails: nothing else is issued") {
+    all_gather_result = ncclInternalError;
+    CHECK(Group::add(eligible(1)) == ncclSuccess);
+    CHECK(Group::add(native("send")) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclInternalError);
+    CHECK(calls == Calls{"compressed", "keep 1"});
+  }
+  SECTION("a native call fails: the rest is left out and the real group closed") {
+    end_result = ncclSystemError;
+    CHECK(Group::add(native("send", ncclInvalidArgument)) == ncclSuccess);
+    CHECK(Group::add(native("receive")) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
+    CHECK(calls == Calls{"start", "send", "end"});
+  }
+  SECTION("a nonblocking communicator's call is no failure") {
+    end_result = ncclInProgress;
+    CHECK(Group::add(native("send", ncclInProgress)) == ncclSuccess);
+    CHECK(Group::add(native("receive")) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclInProgress);
+    CHECK(calls == Calls{"start", "send", "receive", "end"});
+  }
+  SECTION("the real group does not open") {
+    start_result = ncclSystemError;
+    CHECK(Group::add(native("send")) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"start"});
+  }
+  CHECK(!Group::open());
+}
+
+TEST_CASE("an eligible call that cannot be decided about fails the group before anything is issued") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(native("send")) == ncclSuccess);
+  CHECK(Group::add(eligible(10)) == ncclSuccess);
+  begin_result = ncclRemoteError;
+  CHECK(Group::end(nccl, fakes) == ncclRemoteError);
+  CHECK(calls.empty());
+  CHECK(!Group::open());
+}
+
+TEST_CASE("no call begins in a group that is simulated or has failed") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(eligible(10)) == ncclSuccess);
+  SECTION("simulated") { CHECK(Group::simulate_end(nccl, fakes, nullptr) == ncclSuccess); }
+  SECTION("failed") {
+    Group::poison(ncclInvalidArgument);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
+  }
+  CHECK(begun.empty());
+}
+
+TEST_CASE("a group that does not open leaves none behind") {
+  const NcclTable nccl = fake_nccl();
+  start_result = ncclSystemError;
+  CHECK(Group::start(nccl, false) == ncclSystemError);
+  CHECK(!Group::open());
+}
+
+TEST_CASE("an end without a start is the real NCCL's to answer") {
+  const NcclTable nccl = fake_nccl();
+  end_result = ncclInvalidUsage;
+  CHECK(Group::end(nccl, fakes) == ncclInvalidUsage);
+  CHECK(calls == Calls{"end"});
+  CHECK(!Group::open());
+}
