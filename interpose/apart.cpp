@@ -40,7 +40,10 @@ class Apart final : public EligibleCalls::Apart {
     const RealCall scope;
     ncclResult_t result = group_result;
     for (const Branch& branch : branches_) {
-      const Status status = branch.owner->communicator.chain->order(branch.own, branch.caller);
+      const Status status = join(branch);
+      if (status != Status::ok) {
+        static_cast<void>(join(branch));  // what fails once must not leave the caller's buffers in use
+      }
       const ncclResult_t joined = note(*branch.owner, status);
       result = result == ncclSuccess ? joined : result;
     }
@@ -53,6 +56,10 @@ class Apart final : public EligibleCalls::Apart {
     codec::Stream caller;
     codec::Stream own;
   };
+
+  static Status join(const Branch& branch) {
+    return branch.owner->communicator.chain->order(branch.own, branch.caller);
+  }
 
   // One stream for all of a communicator's calls, as NCCL has it.
   ncclResult_t move(CommState& owner, codec::Stream* stream) {
