@@ -17,6 +17,9 @@ def read(lines):
 def main(folder):
     folder = pathlib.Path(folder)
     steps = read((folder / "steps.tsv").read_text().splitlines())
+    if not steps:
+        print("no step ran: STEPS matches none of this mode's names")
+        return 1
     width = max(len(step["step"]) for step in steps)
     for step in steps:
         print(f"{step['step']:{width}}  {step['state']:12}  {step['seconds']:4} s  {step['figure'][:110]}".rstrip())
