@@ -128,10 +128,14 @@ int simulated() {
   return 0;
 }
 
-// Groups with something wrong in the middle, on all ranks or (`everywhere` 0) on rank 0 alone, and good ones between:
-// NCCL drops the bad ones as a whole and goes on.
-int dropped(bool everywhere) {
-  ncclComm_t comm = create();
+// Groups with something wrong in the middle, on all ranks or (`everywhere` false) on rank 0 alone, and good ones
+// between: NCCL drops the bad ones as a whole and goes on. With two communicators both are in every group.
+int dropped(bool everywhere, std::size_t communicators = 1) {
+  std::vector<ncclComm_t> comms;
+  for (std::size_t index = 0; index < communicators; ++index) {
+    comms.push_back(create());
+  }
+  const ncclComm_t comm = comms.front();
   const Stream stream;
   std::vector<float> word(64);
   const auto bad_peer = [&](Ring& ring) {
@@ -147,27 +151,38 @@ int dropped(bool everywhere) {
   };
   const std::vector<std::function<ncclResult_t(Ring&)>> faults = {bad_root, bad_peer, no_buffer};
   for (std::size_t round = 0; round < 60; ++round) {
-    Ring ring(standard_count);
-    if (round % 5 == 2 && (everywhere || rank_number() == 0)) {
+    std::vector<Ring> rings(communicators, Ring(standard_count));
+    const auto calls = [&] {
       EXPECT(ncclGroupStart() == ncclSuccess);
-      ring.calls(comm, stream.stream);
+      for (std::size_t index = 0; index < communicators; ++index) {
+        rings[index].calls(comms[index], stream.stream);
+      }
+    };
+    if (round % 5 == 2 && (everywhere || rank_number() == 0)) {
+      calls();
+      Ring& ring = rings.front();
       EXPECT(faults[round / 5 % faults.size()](ring) == ncclInvalidArgument);
       ncclSend(ring.send.data(), ring.send.size(), ncclBfloat16, ring.next, comm, stream.stream);
       EXPECT(ncclGroupEnd() == ncclInvalidArgument);
       stream.wait();
-      EXPECT(ring.untouched());
+      EXPECT(std::ranges::all_of(rings, &Ring::untouched));
     }
-    EXPECT(ring.group(comm, stream.stream) == ncclSuccess);
+    calls();
+    EXPECT(ncclGroupEnd() == ncclSuccess);
     stream.wait();
-    EXPECT(ring.right());
+    EXPECT(std::ranges::all_of(rings, &Ring::right));
   }
-  ncclResult_t state = ncclInternalError;
-  EXPECT(ncclCommGetAsyncError(comm, &state) == ncclSuccess && state == ncclSuccess);
-  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  for (const ncclComm_t one : comms) {
+    ncclResult_t state = ncclInternalError;
+    EXPECT(ncclCommGetAsyncError(one, &state) == ncclSuccess && state == ncclSuccess);
+    EXPECT(ncclCommDestroy(one) == ncclSuccess);
+  }
   return 0;
 }
 int dropped_everywhere() { return dropped(true); }
 int dropped_on_one() { return dropped(false); }
+int dropped_of_two() { return dropped(true, 2); }
+int dropped_on_one_of_two() { return dropped(false, 2); }
 
 // Ten groups' results, of which those are right that are 0.
 int results() {
@@ -375,6 +390,8 @@ int transfer_scenario(int argc, char** argv) {
                                                       {"transfers-simulated", simulated},
                                                       {"transfers-dropped", dropped_everywhere},
                                                       {"transfers-dropped-on-one", dropped_on_one},
+                                                      {"transfers-dropped-of-two", dropped_of_two},
+                                                      {"transfers-dropped-on-one-of-two", dropped_on_one_of_two},
                                                       {"transfers-empty", empty},
                                                       {"transfers-results", results},
                                                       {"transfers-orders", orders},

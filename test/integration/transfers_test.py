@@ -66,6 +66,11 @@ class Errors(Case):
         for start in ("now", "fenced", "always"):
             self.again("transfers-dropped-on-one", ranks=3, ZIPCCL_START=start)
 
+    def test_dropped_groups_of_two_communicators(self):
+        for scenario in ("transfers-dropped-of-two", "transfers-dropped-on-one-of-two"):
+            for start in ("now", "fenced", "always"):
+                self.again(scenario, ranks=3, ZIPCCL_START=start)
+
     def test_groups_dropped_as_the_ranks_switch(self):
         for first in range(7, 15):
             results = self.again("transfers-dropped-late", str(first), ZIPCCL_START="fenced", seconds=30)
