@@ -39,6 +39,19 @@ void log_failure(const CommState& state, const char* what, const collectives::Ou
              advice(outcome.status));
 }
 
+void note_ran_ahead(CommState& state) {
+  collectives::Communicator& communicator = state.communicator;
+  if (communicator.failure != ncclSuccess) {
+    return;
+  }
+  communicator.failure = ncclInternalError;
+  log::write(
+      LogLevel::error,
+      "communicator %s, rank %d: a group failed when its compressed all-gathers had run already, which NCCL would "
+      "have left out; its compressed calls fail from now on (NCCL result %d): mend the call that failed",
+      state.name.c_str(), communicator.rank, static_cast<int>(communicator.failure));
+}
+
 void note_dropped_calls(CommState& state) {
   collectives::Communicator& communicator = state.communicator;
   if (state.classes->keep() || communicator.failure != ncclSuccess) {

@@ -35,6 +35,11 @@ void log_failure(const CommState& state, const char* what, const collectives::Ou
 // compressed call of it can follow, and the log says so.
 void note_dropped_calls(CommState& state);
 
+// A compressed all-gather of the communicator has run in a group whose rest NCCL has dropped. If this rank alone made
+// the mistake, its next all-gather would meet the others' last one, of the same size, and nobody would see: no
+// compressed call of it can follow, and the log says so.
+void note_ran_ahead(CommState& state);
+
 // For a call that its fence keeps from beginning; `what` with its article. Logs once for a communicator.
 ncclResult_t refuse(CommState& state, const char* what, Status status);
 

@@ -25,6 +25,11 @@ class Calls final : public EligibleCalls {
       note_dropped_calls(*owner);
     }
   }
+  void ran_ahead(std::span<const EligibleAllGather> calls) const override {
+    for (const EligibleAllGather& call : calls) {
+      note_ran_ahead(*call.owner);
+    }
+  }
   ncclResult_t run(std::span<const EligibleAllGather> calls) const override { return run_all_gathers(calls); }
   std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> calls) const override {
     return make_transfer_batch(calls);

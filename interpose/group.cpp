@@ -135,6 +135,9 @@ class Plan {
     }
     if (dropped) {
       note_dropped();
+      if (!all_gathers_.empty()) {
+        eligible_.ran_ahead(all_gathers_);
+      }
     }
     return result;
   }

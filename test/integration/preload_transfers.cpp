@@ -184,6 +184,41 @@ int dropped_on_one() { return dropped(false); }
 int dropped_of_two() { return dropped(true, 2); }
 int dropped_on_one_of_two() { return dropped(false, 2); }
 
+// Rank 0 alone has a group dropped that holds an all-gather, and makes it once more. Nothing is ever wrong, and a rank
+// that cannot go on says so.
+int dropped_gather() {
+  ncclComm_t comm = create();
+  const Stream stream;
+  const auto give_up = [&](ncclResult_t result) {
+    std::printf("gave up %d\ndone\n", result);
+    std::fflush(stdout);
+    EXPECT(ncclCommAbort(comm) == ncclSuccess);
+    std::_Exit(0);
+  };
+  for (std::uint16_t round = 0; round < 10; ++round) {
+    Gather gather(standard_count, everybody());
+    std::ranges::fill(gather.send, round);
+    if (round == 3 && rank_number() == 0) {
+      EXPECT(ncclGroupStart() == ncclSuccess);
+      EXPECT(gather.call(comm, stream.stream) == ncclSuccess);
+      ncclBroadcast(gather.send.data(), gather.send.data(), 1, ncclUint8, world_size(), comm, stream.stream);
+      EXPECT(ncclGroupEnd() == ncclInvalidArgument);
+    }
+    if (const ncclResult_t result = gather.call(comm, stream.stream); result != ncclSuccess) {
+      give_up(result);
+    }
+    stream.wait();  // it ends when the peer gives up, too
+    ncclResult_t state = ncclSuccess;
+    EXPECT(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+    if (state != ncclSuccess) {
+      give_up(state);
+    }
+    EXPECT(std::ranges::all_of(gather.receive, [&](std::uint16_t one) { return one == round; }));
+  }
+  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  return 0;
+}
+
 // Ten groups' results, of which those are right that are 0.
 int results() {
   ncclComm_t comm = create();
@@ -392,6 +427,7 @@ int transfer_scenario(int argc, char** argv) {
                                                       {"transfers-dropped-on-one", dropped_on_one},
                                                       {"transfers-dropped-of-two", dropped_of_two},
                                                       {"transfers-dropped-on-one-of-two", dropped_on_one_of_two},
+                                                      {"transfers-dropped-gather", dropped_gather},
                                                       {"transfers-empty", empty},
                                                       {"transfers-results", results},
                                                       {"transfers-orders", orders},

@@ -71,6 +71,14 @@ class Errors(Case):
             for start in ("now", "fenced", "always"):
                 self.again(scenario, ranks=3, ZIPCCL_START=start)
 
+    def test_dropped_group_whose_all_gather_has_run(self):
+        """The rank that is ahead of the others must not go on as if it were not."""
+        for start in ("now", "always"):
+            results = self.again("transfers-dropped-gather", ZIPCCL_START=start, seconds=30)
+            self.assertEqual(results[0].out, "gave up 3\ndone\n", results[0])
+            self.assertIn("which NCCL would have left out", results[0].err)
+        self.again("transfers-dropped-gather", ZIPCCL="off")
+
     def test_groups_dropped_as_the_ranks_switch(self):
         for first in range(7, 15):
             results = self.again("transfers-dropped-late", str(first), ZIPCCL_START="fenced", seconds=30)

@@ -114,6 +114,9 @@ class FakeCalls final : public EligibleCalls {
   ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const override {
     return decide(call->count, compressed);
   }
+  void ran_ahead(std::span<const EligibleAllGather> gathers) const override {
+    calls.push_back("ran ahead " + std::to_string(gathers.size()));
+  }
   void dropped(std::span<const CommPointer> owners) const override {
     calls.push_back("keep " + std::to_string(owners.size()));
   }

@@ -31,6 +31,12 @@ TEST_CASE("errors of the real calls") {
     CHECK(Group::end(nccl, fakes) == ncclInternalError);
     CHECK(calls == Calls{"compressed", "keep 1"});
   }
+  SECTION("a native call fails, and compressed all-gathers have run") {
+    CHECK(Group::add(eligible(1)) == ncclSuccess);
+    CHECK(Group::add(native("send", ncclInvalidArgument)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
+    CHECK(calls == Calls{"compressed", "start", "send", "end", "keep 1", "ran ahead 1"});
+  }
   SECTION("a native call fails: the rest is left out and the real group closed") {
     end_result = ncclSystemError;
     CHECK(Group::add(native("send", ncclInvalidArgument)) == ncclSuccess);
