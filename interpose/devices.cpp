@@ -33,7 +33,7 @@ Status make_device(int ordinal, std::unique_ptr<codec::Device>* device, std::str
   return codec::make_cuda_device(ordinal, device, why);
 #else
   static_cast<void>(ordinal);
-  *why = "this libzipccl.so was built without CUDA";
+  *why = "this libzipccl.so was built without CUDA; build it where nvcc is";
   return Status::unsupported;
 #endif
 }

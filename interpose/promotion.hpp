@@ -34,8 +34,9 @@ struct Rooms {
 
 class Promotion {
  public:
-  // Rooms worth having. Weights and activations need none or 1; gradients up to 48 (README, Figures). With 64 a message
-  // has 73 % of the values' size; data that needs more has too little left to pay for the codec.
+  // Rooms worth having. Weights and activations need none or 1; gradients up to 48 (README's codec table in bits a
+  // value). With 64 a message has 73 % of the values' size; data that needs more has too little left to pay for the
+  // codec.
   static constexpr std::uint32_t rooms[] = {1, 4, 16, 64};
   // For all-gathers, whose staging is fixed, and for transfers, whose staging grows with their messages: to at most
   // 0.72 of the values (rule R9).

@@ -66,7 +66,7 @@ std::uint64_t StagingPool::share(const codec::Device& device, std::uint64_t want
     const std::lock_guard lock(mutex_);
     left = cap(device) - std::min(used_[&device], cap(device));
   }
-  const std::uint64_t part = std::min(wanted, left / 8);
+  const std::uint64_t part = std::min(wanted, wanted > most_shared ? left : left / 8);
   return collectives::Staging::slot_bytes(part, rank_count, with_overflow) != 0 ? part : std::min(wanted, left);
 }
 

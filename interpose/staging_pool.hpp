@@ -15,15 +15,16 @@ namespace zipccl::interpose {
 
 class StagingPool {
  public:
-  static std::uint64_t cap(const codec::Device& device);  // the smaller of 1 GiB and 2 % of its memory
+  static constexpr std::uint64_t most_shared = std::uint64_t{128} << 20;  // ZIPCCL_STAGING_MB's default
+  static std::uint64_t cap(const codec::Device& device);                  // the smaller of 1 GiB and 2 % of its memory
 
   // Reserves `wanted` bytes or what the cap leaves, for a communicator of so many ranks; reclaims only if the cap
   // leaves less. *why explains a failure.
   Status reserve(codec::Device& device, std::uint64_t wanted, collectives::RankRange ranks, bool with_overflow,
                  std::unique_ptr<collectives::Staging>* staging, std::string* why);
   // What a communicator that comes later than its creation should reserve: `wanted`, but at most an eighth of what the
-  // cap leaves, so that dozens of communicators get something; all that is left if an eighth is too little. reserve()
-  // does not reclaim for that.
+  // cap leaves, so that dozens of communicators get something; all that is left if an eighth is too little, or if
+  // `wanted` is more than the default, as the user has then asked for it. reserve() does not reclaim for that.
   std::uint64_t share(const codec::Device& device, std::uint64_t wanted, int rank_count, bool with_overflow);
   // Of staging that no call has used.
   void release(const codec::Device& device, std::unique_ptr<collectives::Staging> staging);

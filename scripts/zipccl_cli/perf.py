@@ -82,9 +82,11 @@ def collective(options):
     if not rows:
         return status or 1
     ranks, backend = rows[0].get("ranks", options.ranks), backend_text(environment)
-    print(f"# {options.benchmark}, {ranks} ranks, {backend}, input {options.input}, medians of {options.iterations} "
-          f"calls, {_variant(options)}")
-    print(_hook_table(rows) if options.hook else _table(rows))
+    if options.hook:
+        print(f"# {ranks} ranks, {backend}, medians\n{_hook_table(rows)}")
+    else:
+        print(f"# {options.benchmark}, {ranks} ranks, {backend}, input {options.input}, medians of {options.iterations} "
+              f"calls, {_variant(options)}\n{_table(rows)}")
     if options.json:
         record = {"benchmark": options.benchmark, "ranks": ranks, "backend": backend, "input": options.input,
                   "variant": _variant(options), "rows": rows}

@@ -115,14 +115,22 @@ class Promotion(Case):
 
     def test_many_communicators_share_the_cap(self):
         """The stand-in's device has the machine's memory; all communicators together may take a fiftieth of it."""
-        self.go("good:40", "communicators:24", "count:5000", ranks=2, ZIPCCL_STAGING_MB=65536)
         pages = pathlib.Path("/proc/meminfo").read_text(encoding="utf-8")
-        cap = int(pages.split("MemTotal:")[1].split()[0]) * 1024 // 50
-        for report in self.reports():
-            sizes = [communicator["staging_bytes"] for communicator in report["communicators"]]
-            self.assertEqual(len(sizes), 24)
-            self.assertLessEqual(sum(sizes), min(cap, 1 << 30))
-            self.assertEqual([c["state"] for c in report["communicators"]], ["compressed"] * 24)
+        cap = min(int(pages.split("MemTotal:")[1].split()[0]) * 1024 // 50, 1 << 30)
+        default = 128 << 20
+        for wanted in (default, 2 * default):
+            with self.subTest(wanted=wanted):
+                self.go("good:40", "communicators:24", "count:5000", ranks=2, ZIPCCL_STAGING_MB=wanted >> 20)
+                for report in self.reports():
+                    sizes = [communicator["staging_bytes"] for communicator in report["communicators"]]
+                    states = [communicator["state"] for communicator in report["communicators"]]
+                    self.assertEqual(len(sizes), 24)
+                    self.assertLessEqual(sum(sizes), cap)
+                    if wanted == default:
+                        self.assertEqual(states, ["compressed"] * 24)
+                    else:  # each takes what the user says, while there is some
+                        self.assertEqual(max(sizes), min(wanted, cap))
+                        self.assertEqual([state == "compressed" for state in states], [size > 0 for size in sizes])
 
     def test_one_rank_that_starts_otherwise(self):
         results = self.launch("all-gather", ranks=3, per_rank={1: {"ZIPCCL_START": "fenced"}})

@@ -45,8 +45,9 @@ void Benchmark::compare_host_time(const char* name, int calls, const Call& nativ
   const double added = job_.maximum(median(zipccl_us) - median(native_us));
   if (output_ != nullptr) {
     std::fprintf(output_,
-                 "{\"call\": \"%s\", \"calls\": %d, \"native_us\": %.4f, \"zipccl_us\": %.4f, \"added_us\": %.4f}\n",
-                 name, calls, native_median, zipccl_median, added);
+                 "{\"call\": \"%s\", \"ranks\": %d, \"calls\": %d, \"native_us\": %.4f, \"zipccl_us\": %.4f, "
+                 "\"added_us\": %.4f}\n",
+                 name, job_.size(), calls, native_median, zipccl_median, added);
     std::fflush(output_);
   }
 }

@@ -222,6 +222,7 @@ TEST_CASE("communicators that come late share what is left of the cap") {
     pool.release(device, std::move(staging));
   }
   CHECK(pool.share(device, 5 * mebibyte, 8, true) == 5 * mebibyte);
+  CHECK(pool.share(device, 129 * mebibyte, 8, true) > 5 * mebibyte);  // more than the default: as the user says
   CHECK(device.allocations == 0);
 }
 
