@@ -91,7 +91,11 @@ bool has_prefix(std::string_view name) {
 std::string unknown_warning(std::string_view name) {
   const auto nearest = std::min_element(
       names.begin(), names.end(), [&](auto one, auto other) { return distance(name, one) < distance(name, other); });
-  return "unknown variable " + std::string(name) + " is ignored; did you mean " + std::string(*nearest) + "?";
+  constexpr std::size_t likely_slips = 3;
+  const std::string advice = distance(name, *nearest) <= likely_slips
+                                 ? "did you mean " + std::string(*nearest) + "?"
+                                 : std::string("zipccl's README lists all variables");
+  return "unknown variable " + std::string(name) + " is ignored; " + advice;
 }
 
 const char* to_string(collectives::Exchange exchange) {

@@ -136,7 +136,10 @@ class Ranks:
 
 
 def _print_line(rank, line):
-    print(f"[{rank}] {line}", flush=True)
+    try:
+        print(f"[{rank}] {line}", flush=True)
+    except BrokenPipeError:  # as behind `| head`: the job goes on, unheard
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
 
 
 def run(command, ranks, environment=None, share=None, timeout=None, on_line=None):

@@ -95,12 +95,15 @@ TEST_CASE("a wrong value is one error that says what is accepted, and leaves the
   CHECK(own.route_settings() == parse_configuration({}).route_settings());
 }
 
-TEST_CASE("an unknown variable is one warning with the nearest known name") {
+TEST_CASE("an unknown variable is one warning, with the nearest known name if it may be a slip") {
   const Configuration own = parse_configuration({{"ZIPCCL_COLECTIVES", "x"}, {"ZIPCCLX", "not ours"}, {"PATH", "/"}});
   CHECK(own.errors.empty());
   REQUIRE(own.warnings.size() == 1);
   CHECK(own.warnings[0].find("ZIPCCL_COLECTIVES") != std::string::npos);
-  CHECK(own.warnings[0].find("ZIPCCL_COLLECTIVES") != std::string::npos);
+  CHECK(own.warnings[0].find("did you mean ZIPCCL_COLLECTIVES?") != std::string::npos);
+  const Configuration far = parse_configuration({{"ZIPCCL_SOMETHING_ELSE", "x"}});
+  REQUIRE(far.warnings.size() == 1);
+  CHECK(far.warnings[0].find("did you mean") == std::string::npos);
 }
 
 TEST_CASE("settings that decide routes are canonical, and others do not count") {
