@@ -184,17 +184,19 @@ int dropped_on_one() { return dropped(false); }
 int dropped_of_two() { return dropped(true, 2); }
 int dropped_on_one_of_two() { return dropped(false, 2); }
 
+// Ends a rank that cannot go on.
+void give_up(ncclComm_t comm, ncclResult_t result) {
+  std::printf("gave up %d\ndone\n", result);
+  std::fflush(stdout);
+  EXPECT(ncclCommAbort(comm) == ncclSuccess);
+  std::_Exit(0);
+}
+
 // Rank 0 alone has a group dropped that holds an all-gather, and makes it once more. Nothing is ever wrong, and a rank
 // that cannot go on says so.
 int dropped_gather() {
   ncclComm_t comm = create();
   const Stream stream;
-  const auto give_up = [&](ncclResult_t result) {
-    std::printf("gave up %d\ndone\n", result);
-    std::fflush(stdout);
-    EXPECT(ncclCommAbort(comm) == ncclSuccess);
-    std::_Exit(0);
-  };
   for (std::uint16_t round = 0; round < 10; ++round) {
     Gather gather(standard_count, everybody());
     std::ranges::fill(gather.send, round);
@@ -205,13 +207,13 @@ int dropped_gather() {
       EXPECT(ncclGroupEnd() == ncclInvalidArgument);
     }
     if (const ncclResult_t result = gather.call(comm, stream.stream); result != ncclSuccess) {
-      give_up(result);
+      give_up(comm, result);
     }
     stream.wait();  // it ends when the peer gives up, too
     ncclResult_t state = ncclSuccess;
     EXPECT(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
     if (state != ncclSuccess) {
-      give_up(state);
+      give_up(comm, state);
     }
     EXPECT(std::ranges::all_of(gather.receive, [&](std::uint16_t one) { return one == round; }));
   }
@@ -240,12 +242,6 @@ int results() {
 int dropped_late(int first) {
   ncclComm_t comm = create();
   const Stream stream;
-  const auto give_up = [&](ncclResult_t result) {
-    std::printf("gave up %d\ndone\n", result);
-    std::fflush(stdout);
-    EXPECT(ncclCommAbort(comm) == ncclSuccess);
-    std::_Exit(0);
-  };
   for (int round = 0; round < 60; ++round) {
     Ring ring(standard_count);
     if (rank_number() == 0 && round >= first && (round - first) % 8 == 0) {
@@ -255,13 +251,13 @@ int dropped_late(int first) {
       EXPECT(ncclGroupEnd() == ncclInvalidArgument);
     }
     if (const ncclResult_t result = ring.group(comm, stream.stream); result != ncclSuccess) {
-      give_up(result);
+      give_up(comm, result);
     }
     stream.wait();  // it ends when the peer gives up, too
     for (ncclResult_t state = ncclSuccess; !ring.right() && state == ncclSuccess;) {
       EXPECT(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
       if (state != ncclSuccess) {
-        give_up(state);
+        give_up(comm, state);
       }
     }
   }
