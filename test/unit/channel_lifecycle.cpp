@@ -98,7 +98,9 @@ TEST_CASE("a forked child closes its copies of the sockets and nothing else") {
     if (fcntl(ends[0], F_GETFD) < 0 || fcntl(ends[1], F_GETFD) < 0) _exit(50);
     if (sockets > 0) _exit(sockets);
     // New descriptors take the old numbers, and what is destroyed here leaves them alone.
-    for (int i = 0; i < 40; ++i) static_cast<void>(dup(ends[0]));
+    for (int i = 0; i < 40; ++i) {
+      if (dup(ends[0]) < 0) _exit(52);
+    }
     const std::size_t before = open_descriptor_count();
     joined.clear();
     processes.reset();
