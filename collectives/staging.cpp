@@ -38,7 +38,8 @@ Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count, boo
       bytes_(bytes),
       slot_bytes_(slot_bytes(bytes, rank_count, with_overflow)),
       rank_count_(rank_count),
-      with_overflow_(with_overflow) {}
+      with_overflow_(with_overflow),
+      sides_(device) {}
 
 Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                        std::unique_ptr<Staging>* staging) {
@@ -82,10 +83,8 @@ Status Staging::reserve() {
     half.scratch = scratch_ + index * codec::encode_scratch_bytes;
     half.headers = headers + index * ranks;
     half.summaries = summaries + index * ranks;
-    if (with_overflow_) {
-      continue;
-    }
-    if (const Status status = device_.create_event(&half.done); status != Status::ok) {
+    const Status status = with_overflow_ ? Status::ok : device_.create_event(&half.done);
+    if (status != Status::ok) {
       return status;
     }
   }
@@ -103,31 +102,11 @@ void Staging::limit(std::uint64_t bytes, int rank_count) {
   }
 }
 
-Status Staging::side(codec::Stream caller, codec::Stream* side) {
-  int priority = 0;
-  if (const Status status = device_.priority(caller, &priority); status != Status::ok) {
-    return status;
-  }
-  auto found = std::find_if(sides_.begin(), sides_.end(), [&](const Side& s) { return s.priority == priority; });
-  if (found == sides_.end()) {
-    codec::Stream stream = nullptr;
-    if (const Status status = device_.create_stream(&stream, priority); status != Status::ok) {
-      return status;
-    }
-    found = sides_.insert(sides_.end(), Side{priority, stream});
-  }
-  *side = found->stream;
-  return Status::ok;
-}
-
 Staging::~Staging() {
   for (const Half& half : halves_) {
     if (half.done != nullptr) {
       device_.destroy_event(half.done);
     }
-  }
-  for (const Side& side : sides_) {
-    device_.destroy_stream(side.stream);
   }
   if (mapped_ != nullptr) {
     device_.release_mapped(mapped_);

@@ -8,10 +8,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "codec/device.hpp"
 #include "codec/format.hpp"
+#include "collectives/own_streams.hpp"
 
 namespace zipccl::collectives {
 
@@ -61,7 +61,7 @@ class Staging {
   // The stream beside a caller's, on which chunks of one call overlap; idle between calls. It has the caller's
   // priority: with a higher one, codec kernels would keep NCCL's from starting; with a lower one, computation would
   // hold up the codec and with it NCCL. Made when first asked for.
-  Status side(codec::Stream caller, codec::Stream* side);
+  Status side(codec::Stream caller, codec::Stream* side) { return sides_.find(caller, side); }
 
  private:
   Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow);
@@ -76,11 +76,7 @@ class Staging {
   std::byte* scratch_ = nullptr;
   std::byte* mapped_ = nullptr;  // summaries and headers of both halves
   std::array<Half, 2> halves_{};
-  struct Side {
-    int priority = 0;
-    codec::Stream stream = nullptr;
-  };
-  std::vector<Side> sides_;  // one or two
+  OwnStreams sides_;
 };
 
 }  // namespace zipccl::collectives

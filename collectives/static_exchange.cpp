@@ -99,23 +99,21 @@ Outcome StaticLane::decode_next() {
   return Outcome::of(status);
 }
 
-StaticLane::Received StaticLane::received() const {
+codec::PatchJob StaticLane::received() const {
   const OverflowPort& port = *communicator().port;
-  Received received;
-  received.decode = numbered(decode_job(current()));
-  received.patch = port.patch_job(current().half % 2, received.decode);
-  received.patch.advance = has_next() ? nullptr : port.sequence_counter();
-  return received;
+  codec::PatchJob patch = port.patch_job(current().half % 2, numbered(decode_job(current())));
+  patch.advance = has_next() ? nullptr : port.sequence_counter();
+  return patch;
 }
 
-Status StaticLane::decode(const Received& received, codec::Stream stream) {
+Status StaticLane::decode(const codec::PatchJob& received, codec::Stream stream) {
   codec::Device& device = *communicator().device;
   const Status status = device.decode(received.decode, stream);
-  return status == Status::ok ? device.patch(received.patch, stream) : status;
+  return status == Status::ok ? device.patch(received, stream) : status;
 }
 
 Status StaticLane::decode_beside() {
-  const Received received = *std::exchange(waiting_, std::nullopt);
+  const codec::PatchJob received = *std::exchange(waiting_, std::nullopt);
   Status status = stand_back();
   if (status == Status::ok && to_copy_ != nullptr) {
     status = copy_own(*std::exchange(to_copy_, nullptr), side_);

@@ -49,17 +49,12 @@ class StaticLane : public GatherChunks {
     job.chunk = static_cast<std::uint32_t>(chunks_ - 1);
     return job;
   }
-  // A decode and its patch, ready to be enqueued.
-  struct Received {
-    codec::DecodeJob decode;
-    codec::PatchJob patch;
-  };
 
   bool overlaps() const;  // all of the lane's chunks, on one stream
   Status enqueue_encode();
-  Status enqueue_copy();  // of the own shard, with a call's first chunk
-  Received received() const;
-  Status decode(const Received& received, codec::Stream stream);
+  Status enqueue_copy();                                                 // of the own shard, with a call's first chunk
+  codec::PatchJob received() const;                                      // the current chunk's patch, with its decode
+  Status decode(const codec::PatchJob& received, codec::Stream stream);  // both
   Status decode_beside();
   Status decode_on_caller();
   Status stand_back();  // the side stream waits for the caller's, then lets the next exchange start first
@@ -69,7 +64,7 @@ class StaticLane : public GatherChunks {
   bool overlapping_ = false;
   codec::Stream side_ = nullptr;
   bool side_used_ = false;                  // since the last rejoin
-  std::optional<Received> waiting_;         // until the encode of the chunk after next is on the side stream
+  std::optional<codec::PatchJob> waiting_;  // until the next chunk's encode is on the side stream
   const AllGatherCall* to_copy_ = nullptr;  // its own shard waits until the side stream has waited for the call
   codec::Stream stream_ = nullptr;          // of the current chunk's caller
   bool starts_run_ = false;                 // the chunk before was on another stream, or there was none

@@ -6,6 +6,7 @@
 
 #include "interpose/config.hpp"
 #include "interpose/log.hpp"
+#include "interpose/staging_pool.hpp"
 #include "test/unit/catch.hpp"
 
 using namespace zipccl::interpose;
@@ -93,6 +94,10 @@ TEST_CASE("a wrong value is one error that says what is accepted, and leaves the
   REQUIRE(own.errors.size() == 1);
   CHECK(own.errors[0].find(name + "=" + value + " is not accepted; use ") == 0);
   CHECK(own.route_settings() == parse_configuration({}).route_settings());
+}
+
+TEST_CASE("what many communicators share is the default staging") {
+  CHECK(parse_configuration({}).settings.staging_bytes == StagingPool::most_shared);
 }
 
 TEST_CASE("an unknown variable is one warning, with the nearest known name if it may be a slip") {
