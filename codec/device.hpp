@@ -42,7 +42,7 @@ inline constexpr std::size_t encode_scratch_bytes = 256;
 inline constexpr std::uint32_t encode_scratch_messages = 512;
 
 struct Outbox;  // overflow.hpp
-struct PatchJob;
+struct ReceiveJob;
 
 // One message of an encode's list.
 struct EncodeItem {
@@ -108,8 +108,8 @@ struct DecodeItem {
 // - a row of message_count messages of the same count, message m from messages + m * message_stride to
 //   values + m * value_stride, rank m being its sender. Message `skip` (a rank's own shard) has its header checked and
 //   its summary filled in the first pass, but none of its values is written; ~0u skips none.
-// - a list, if `items` is not null, of item_count messages of any count. The call copies the list. `skip` and the
-//   fields of a row are not used then, and there is no patch pass (see PatchJob).
+// - a list, if `items` is not null, of item_count messages of any count; only as part of a ReceiveJob. The call copies
+//   the list. `skip` and the fields of a row are not used then.
 // The values of a message with a bad header are undefined: the host engine leaves them alone, the CUDA engine writes
 // the tiles that are plausible.
 //
@@ -145,7 +145,7 @@ struct DecodeJob {
   std::uint64_t overflow_begin = 0;
   std::uint64_t overflow_step = 0;
   std::uint64_t overflow_size = 0;
-  // message_count or item_count summaries in memory that both host and device reach (Device::allocate_mapped); may be
+  // message_count summaries in memory that both host and device reach (Device::allocate_mapped); may be
   // null. The caller zeroes them before the first pass.
   MessageSummary* summaries = nullptr;
 };
@@ -224,7 +224,7 @@ class Device {
 
   virtual Status encode(const EncodeJob& job, Stream stream) = 0;
   virtual Status decode(const DecodeJob& job, Stream stream) = 0;
-  virtual Status patch(const PatchJob& job, Stream stream) = 0;  // overflow.hpp
+  virtual Status receive(const ReceiveJob& job, Stream stream) = 0;  // overflow.hpp: decode and what belongs to it
   virtual Status observe(const ObserveJob& job, Stream stream) = 0;
   // Keeps the stream waiting for about so long (at most 1 ms), in one thread of the GPU, so that what other streams
   // have ready by now gets its multiprocessors first.

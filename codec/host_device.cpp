@@ -51,7 +51,7 @@ void run(const ClearJob& job) { std::memset(job.pointer, 0, job.bytes); }
 void run(const ReleaseJob& job) { job.device->release(job.pointer); }
 void run(const EncodeJob& job) { static_cast<void>(Engine::encode(job)); }
 void run(const DecodeJob& job) { static_cast<void>(Engine::decode(job)); }
-void run(const PatchJob& job) { static_cast<void>(Engine::patch(job)); }
+void run(const ReceiveJob& job) { static_cast<void>(Engine::receive(job)); }
 void run(const ObserveJob& job) { static_cast<void>(Engine::observe(job)); }
 
 }  // namespace
@@ -60,7 +60,7 @@ struct HostDevice::Job {
   explicit Job(HostDevice* device) : owner(device) {}
 
   HostDevice* owner;
-  std::variant<CopyJob, ClearJob, ReleaseJob, EncodeJob, DecodeJob, PatchJob, ObserveJob> work;
+  std::variant<CopyJob, ClearJob, ReleaseJob, EncodeJob, DecodeJob, ReceiveJob, ObserveJob> work;
   // What the work's list points to; they keep their room from job to job.
   std::vector<EncodeItem> encode_items;
   std::vector<DecodeItem> decode_items;
@@ -75,10 +75,10 @@ struct HostDevice::Job {
     own.items = copy(job.items, job.item_count, encode_items);
     work = own;
   }
-  void take(const DecodeJob& job) { work = with_own_list(job); }
-  void take(const PatchJob& job) {
-    PatchJob own = job;
-    own.decode = with_own_list(job.decode);
+  void take(const DecodeJob& job) { work = job; }
+  void take(const ReceiveJob& job) {
+    ReceiveJob own = job;
+    own.decode.items = copy(job.decode.items, job.decode.item_count, decode_items);
     work = own;
   }
 
@@ -91,11 +91,6 @@ struct HostDevice::Job {
     own.reserve(1);  // an empty list has an address too
     own.assign(items, items + count);
     return own.data();
-  }
-  DecodeJob with_own_list(const DecodeJob& job) {
-    DecodeJob own = job;
-    own.items = copy(job.items, job.item_count, decode_items);
-    return own;
   }
 };
 
@@ -231,7 +226,7 @@ Status HostDevice::decode(const DecodeJob& job, Stream stream) {
   return status == Status::ok ? enqueue(job, stream) : status;
 }
 
-Status HostDevice::patch(const PatchJob& job, Stream stream) {
+Status HostDevice::receive(const ReceiveJob& job, Stream stream) {
   const Status status = validate(job, sizeof(Value));
   return status == Status::ok ? enqueue(job, stream) : status;
 }

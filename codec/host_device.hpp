@@ -56,7 +56,7 @@ class HostDevice final : public Device {
   // A job that breaks its contract is refused here with invalid_argument, nothing being enqueued.
   Status encode(const EncodeJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
   Status decode(const DecodeJob& job, Stream stream) override;
-  Status patch(const PatchJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
+  Status receive(const ReceiveJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
   Status observe(const ObserveJob& job, Stream stream) override;
   Status pause(std::uint32_t, Stream) override { return Status::ok; }  // streams do not compete for anything there
 

@@ -25,7 +25,7 @@ class HostEngine {
 
   // ok even if a record is lost or a message corrupt, which the counters say; invalid_argument before anything is
   // written. Waits for the CPU thread by sleeping.
-  static Status patch(const PatchJob& job);
+  static Status receive(const ReceiveJob& job);
 
   // ok, or invalid_argument before anything is counted. `scratch` is not used and may be null.
   static Status observe(const ObserveJob& job);
@@ -33,7 +33,7 @@ class HostEngine {
 
 extern template Status HostEngine<Bf16Traits>::encode(const EncodeJob& job);
 extern template Status HostEngine<Bf16Traits>::decode(const DecodeJob& job);
-extern template Status HostEngine<Bf16Traits>::patch(const PatchJob& job);
+extern template Status HostEngine<Bf16Traits>::receive(const ReceiveJob& job);
 extern template Status HostEngine<Bf16Traits>::observe(const ObserveJob& job);
 
 }  // namespace zipccl::codec

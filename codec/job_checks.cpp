@@ -32,6 +32,12 @@ bool all_usable(const Job& job, const void* message, std::size_t value_bytes, Ch
                                     job.message_stride % section_alignment == 0 && job.value_stride % value_bytes == 0);
 }
 
+bool all_usable(const DecodeJob& job, std::size_t value_bytes) {
+  return job.pool_fraction <= max_pool_fraction &&
+         all_usable(job, job.messages, value_bytes,
+                    [&](const DecodeItem& item) { return usable(item.message, item.values, item.count, value_bytes); });
+}
+
 // Whether a message of the job can have overflow.
 template <typename Job>
 bool can_overflow(const Job& job) {
@@ -70,26 +76,19 @@ Status validate(const EncodeJob& job, std::size_t value_bytes) {
 }
 
 Status validate(const DecodeJob& job, std::size_t value_bytes) {
-  if (job.pool_fraction > max_pool_fraction || !all_usable(job, job.messages, value_bytes, [&](const DecodeItem& item) {
-        return usable(item.message, item.values, item.count, value_bytes);
-      })) {
+  if (job.items != nullptr || !all_usable(job, value_bytes)) {
     return Status::invalid_argument;
   }
-  if (job.overflow_size != 0 &&
-      (job.items != nullptr || job.overflow == nullptr || !aligned(job.overflow, unit_bytes) ||
-       job.overflow_stride % unit_bytes != 0 || job.overflow_begin % unit_bytes != 0)) {
+  if (job.overflow_size != 0 && (job.overflow == nullptr || !aligned(job.overflow, unit_bytes) ||
+                                 job.overflow_stride % unit_bytes != 0 || job.overflow_begin % unit_bytes != 0)) {
     return Status::invalid_argument;
   }
   return Status::ok;
 }
 
-Status validate(const PatchJob& job, std::size_t value_bytes) {
-  DecodeJob first_pass = job.decode;
-  first_pass.overflow_size = 0;
-  if (const Status status = validate(first_pass, value_bytes); status != Status::ok) {
-    return status;
-  }
-  if (job.counters == nullptr || !aligned(job.counters, alignof(ExchangeCounters))) {
+Status validate(const ReceiveJob& job, std::size_t value_bytes) {
+  if (!all_usable(job.decode, value_bytes) || job.counters == nullptr ||
+      !aligned(job.counters, alignof(ExchangeCounters))) {
     return Status::invalid_argument;
   }
   if (!can_overflow(job.decode)) {

@@ -15,7 +15,7 @@ namespace zipccl::codec {
 // job's fields only, never at what they point to.
 Status validate(const EncodeJob& job, std::size_t value_bytes);
 Status validate(const DecodeJob& job, std::size_t value_bytes);
-Status validate(const PatchJob& job, std::size_t value_bytes);
+Status validate(const ReceiveJob& job, std::size_t value_bytes);
 Status validate(const ObserveJob& job, std::size_t value_bytes);
 
 // What a reader checks of a header before anything else; ok, or the status of FORMAT.md 7. With `any_sequence`

@@ -57,41 +57,44 @@ struct alignas(128) Mailbox {
 };
 static_assert(sizeof(Mailbox) == 256);
 
-// What a communicator's patches have done, in mapped memory. One patch of a communicator runs at a time, so plain
-// additions suffice; the CPU reads at any time. `finished` is stored last.
+// What a communicator's receive jobs have done, in mapped memory. One job of a communicator runs at a time, so plain
+// additions suffice; the CPU reads at any time. `finished` is stored after the others but tile_status.
 struct alignas(128) ExchangeCounters {
-  std::uint64_t finished;           // patch jobs completed
+  std::uint64_t finished;           // jobs that have all they need from others; their last tiles may yet be written
   std::uint64_t values;             // in received messages and the own ones
   std::uint64_t escapes;            // of these, outside their window
   std::uint64_t overflow_messages;  // received or own messages with overflow
   std::uint64_t overflow_bytes;     // received overflow
-  std::uint64_t wait_ns;            // time that patches waited for the CPU thread
-  std::uint64_t exchange_ns;        // from the start of each encode to the end of its patch
-  std::int32_t status;              // zipccl::Status: the first fault, sticky; see PatchJob
-  std::uint32_t reserved0;
-  std::uint64_t reserved1[8];
+  std::uint64_t wait_ns;            // time that jobs waited for the CPU thread
+  std::uint64_t exchange_ns;        // from the start of each encode to when its receive job has finished, as above
+  std::int32_t status;              // zipccl::Status: the first fault that is not a tile's, sticky; see ReceiveJob
+  std::int32_t tile_status;         // zipccl::Status: bad_tile once there was a corrupt tile
+  std::uint64_t reserved[8];
+
+  // What the communicator is told. Tiles of a message with a bad header are often bad as well, hence the order.
+  Status fault() const { return static_cast<Status>(status != 0 ? status : tile_status); }
 };
 static_assert(sizeof(ExchangeCounters) == 128);
 
-// The largest entry, by which the pieces that a patch asks for overlap.
+// The largest entry, by which the pieces that a receive job asks for overlap.
 inline constexpr std::uint64_t max_overflow_entry_bytes = 1024;
 
-// The last pass of a compressed exchange in mode static. Always enqueued behind decode, on its stream; in the ordinary
-// case, without overflow, it reads the headers, adds up the counters and ends. For each message with overflow, in
-// order, it asks the mailbox for the sender's record piece by piece, copies each to `room` and writes the tiles that
-// decode left out and whose entries the piece holds. The own message (decode.skip) is counted, not patched. A record is
-// asked for by its header's sequence and chunk. A job without messages only counts.
+// The second half of a compressed exchange in mode static: decodes messages, whatever of them has overflowed included.
+// In the ordinary case, without overflow, that is a first pass (DecodeJob), a look at the headers and the counting. For
+// each message with overflow, in order, the job asks the mailbox for the sender's record piece by piece, copies each to
+// `room` and writes the tiles whose entries the piece holds. The own message (decode.skip) is counted, not decoded. A
+// record is asked for by its header's sequence and chunk. A job without messages only counts.
 //
-// counters->status gets what the summaries say of the first pass, and what the patch itself finds:
-//   a bad header       checked again; the message is neither counted nor patched, the others are
-//   bad_tile           the tile is left alone, the others are written; the summary says so too
+// counters->tile_status gets bad_tile for a corrupt tile; it is left alone, the others are written.
+// counters->status gets what else is found, the first message's first:
+//   a bad header       the message is neither counted nor patched, the others are
 //   bad_totals         a record or a piece of another size than announced
 //   aborted            *release was set while, or before, a record was asked for
 //   the mailbox's      a record will never come
-// The last three end the patch: no further record is asked for, and the tiles not yet written stay as decode left them.
-// `finished` and `advance` are counted in any case.
-struct PatchJob {
-  DecodeJob decode;  // as given to the first pass; its overflow fields are not used
+// The last three end the job: no further record is asked for, and tiles that need one stay as they were. `finished` and
+// `advance` are counted in any case.
+struct ReceiveJob {
+  DecodeJob decode;  // a row or a list; its overflow fields and summaries are not used
   // The next four may be null or zero if the pool holds whatever comes (Layout::max_overflow_bytes() is zero).
   Mailbox* mailbox = nullptr;                 // mapped, followed by mailbox_capacity bytes
   std::uint64_t mailbox_capacity = 0;         // a multiple of unit_bytes above max_overflow_entry_bytes
@@ -99,7 +102,7 @@ struct PatchJob {
   const std::uint32_t* release = nullptr;     // mapped; set by an abort
   ExchangeCounters* counters = nullptr;       // mapped
   const std::uint64_t* started_ns = nullptr;  // EncodeJob::started_ns of this chunk; may be null
-  // Device memory: gets one added when all else is done, by the last patch of a call, so that the next call, or the
+  // Device memory: gets one added when all else is counted, by the last job of a call, so that the next call, or the
   // next replay of a captured one, has the next sequence (EncodeJob::sequence_counter). May be null.
   std::uint64_t* advance = nullptr;
 };

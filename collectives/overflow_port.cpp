@@ -76,8 +76,8 @@ void OverflowPort::attach(std::uint64_t half, codec::EncodeJob* encode) {
   transport_->wake();
 }
 
-codec::PatchJob OverflowPort::patch_job(std::uint64_t half, const codec::DecodeJob& decode) const {
-  codec::PatchJob job;
+codec::ReceiveJob OverflowPort::receive_job(std::uint64_t half, const codec::DecodeJob& decode) const {
+  codec::ReceiveJob job;
   job.decode = decode;
   job.mailbox = mailbox_;
   job.mailbox_capacity = mailbox_bytes;
@@ -183,6 +183,7 @@ codec::ExchangeCounters OverflowPort::counters() const {
   now.wait_ns = load_acquire(counters_->wait_ns);
   now.exchange_ns = load_acquire(counters_->exchange_ns);
   now.status = load_acquire(counters_->status);
+  now.tile_status = load_acquire(counters_->tile_status);
   return now;
 }
 
@@ -190,7 +191,7 @@ void OverflowPort::release() { store_release(*released_, std::uint32_t{1}); }
 
 Status OverflowPort::status() const {
   const Status fault = fault_.load();
-  return fault != Status::ok ? fault : static_cast<Status>(load_acquire(counters_->status));
+  return fault != Status::ok ? fault : counters().fault();
 }
 
 bool OverflowPort::flushed() const {

@@ -55,22 +55,22 @@ class OverflowPort {
   // Before the first job. `own_rank` and the transport, which must outlive the port's use.
   void open(std::uint32_t own_rank, RecordTransport* transport);
 
-  // For the calling thread: turn plain jobs into those of mode static. An exchange is one encode job and one patch job,
-  // either of which may be without messages (codec/device.hpp), or the port stays busy. The exchange counts as enqueued
-  // from attach() on. Encodes may run beside each other and beside patches; patches follow each other. `half`, 0 or 1,
-  // tells the exchanges in flight apart whose times are taken.
+  // For the calling thread: turn plain jobs into those of mode static. An exchange is one encode job and one receive
+  // job, either of which may be without messages (codec/device.hpp), or the port stays busy. The exchange counts as
+  // enqueued from attach() on. Encodes may run beside each other and beside receive jobs; those follow each other.
+  // `half`, 0 or 1, tells the exchanges in flight apart whose times are taken.
   void attach(std::uint64_t half, codec::EncodeJob* encode);
-  codec::PatchJob patch_job(std::uint64_t half, const codec::DecodeJob& decode) const;
+  codec::ReceiveJob receive_job(std::uint64_t half, const codec::DecodeJob& decode) const;
   // An exchange has been captured: graphs may run it at any time without the host's saying so, so that poll() is busy
   // until release().
   void set_captured();
 
-  // Counters in device memory, zero at first, for jobs (codec/device.hpp): calls so far, advanced by the last patch of
+  // Counters in device memory, zero at first, for jobs (codec/device.hpp): calls so far, advanced by the last chunk of
   // each if the caller says so; messages of point to point so far.
   std::uint64_t* sequence_counter() const { return words_->sequence; }
   std::uint64_t* message_counter() const { return words_->messages; }
 
-  // On the helper thread: ships what encodes have posted, answers what patches wait for. False when everything enqueued
+  // On the helper thread: ships what encodes have posted, answers what kernels wait for. False when everything enqueued
   // has finished.
   bool poll();
 
@@ -82,7 +82,7 @@ class OverflowPort {
   // Everything that encodes have posted has left the process. Says nothing of encodes that have yet to run.
   bool flushed() const;
 
-  // As they stand, while patches may run: what belongs to `finished` exchanges is in the others.
+  // As they stand, while kernels may run: what belongs to `finished` exchanges is in the others.
   codec::ExchangeCounters counters() const;
   std::uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }  // chunks so far
   // Records that have been shipped to one rank alone, point to point: how often and how much its messages overflowed.

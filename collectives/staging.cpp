@@ -58,7 +58,6 @@ Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_coun
 }
 
 Status Staging::reserve() {
-  const auto ranks = static_cast<std::size_t>(rank_count_);
   void* memory = nullptr;
   if (const Status status = device_.allocate(&memory, bytes_); status != Status::ok) {
     return status;
@@ -71,7 +70,17 @@ Status Staging::reserve() {
   if (const Status status = device_.clear(scratch_, halves * codec::encode_scratch_bytes); status != Status::ok) {
     return status;
   }
+  for (std::size_t index = 0; index < halves; ++index) {
+    halves_[index].scratch = scratch_ + index * codec::encode_scratch_bytes;
+  }
+  limit(bytes_, rank_count_);
+  return with_overflow_ ? Status::ok : reserve_for_waiting();
+}
+
+Status Staging::reserve_for_waiting() {
+  const auto ranks = static_cast<std::size_t>(rank_count_);
   constexpr std::size_t mapped_bytes = sizeof(codec::MessageSummary) + sizeof(codec::MessageHeader);
+  void* memory = nullptr;
   if (const Status status = device_.allocate_mapped(&memory, halves * ranks * mapped_bytes); status != Status::ok) {
     return status;
   }
@@ -80,15 +89,12 @@ Status Staging::reserve() {
   auto* summaries = reinterpret_cast<codec::MessageSummary*>(headers + halves * ranks);
   for (std::size_t index = 0; index < halves; ++index) {
     Half& half = halves_[index];
-    half.scratch = scratch_ + index * codec::encode_scratch_bytes;
     half.headers = headers + index * ranks;
     half.summaries = summaries + index * ranks;
-    const Status status = with_overflow_ ? Status::ok : device_.create_event(&half.done);
-    if (status != Status::ok) {
+    if (const Status status = device_.create_event(&half.done); status != Status::ok) {
       return status;
     }
   }
-  limit(bytes_, rank_count_);
   return Status::ok;
 }
 

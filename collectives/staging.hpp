@@ -46,11 +46,12 @@ class Staging {
 
   struct Half {
     std::byte* slots = nullptr;
-    std::byte* overflow = nullptr;               // the last slot; null with an overflow port
-    std::byte* scratch = nullptr;                // codec::encode_scratch_bytes
+    std::byte* overflow = nullptr;  // the last slot; null with an overflow port
+    std::byte* scratch = nullptr;   // codec::encode_scratch_bytes
+    // For exchange modes in which the host waits; null with an overflow port:
     codec::MessageSummary* summaries = nullptr;  // rank_count of them, mapped
     codec::MessageHeader* headers = nullptr;     // as many, mapped
-    codec::Event done = nullptr;                 // after the chunk's first decode pass; null with an overflow port
+    codec::Event done = nullptr;                 // after the chunk's first decode pass
   };
   // Uses no more than `bytes`, at most bytes(), as ranks with more agreed with one that has less, for so many ranks, of
   // which `bytes` have room for a slot each. Before the first use.
@@ -66,6 +67,7 @@ class Staging {
  private:
   Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow);
   Status reserve();
+  Status reserve_for_waiting();
 
   codec::Device& device_;
   std::uint64_t bytes_;

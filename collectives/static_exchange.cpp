@@ -88,7 +88,7 @@ Status StaticLane::enqueue_copy() {
 Outcome StaticLane::decode_next() {
   Status status = Status::ok;
   if (overlapping_ && has_next()) {
-    waiting_ = received();
+    waiting_ = receive_job();
   } else {
     status = decode_on_caller();
   }
@@ -99,33 +99,27 @@ Outcome StaticLane::decode_next() {
   return Outcome::of(status);
 }
 
-codec::PatchJob StaticLane::received() const {
+codec::ReceiveJob StaticLane::receive_job() const {
   const OverflowPort& port = *communicator().port;
-  codec::PatchJob patch = port.patch_job(current().half % 2, numbered(decode_job(current())));
-  patch.advance = has_next() ? nullptr : port.sequence_counter();
-  return patch;
-}
-
-Status StaticLane::decode(const codec::PatchJob& received, codec::Stream stream) {
-  codec::Device& device = *communicator().device;
-  const Status status = device.decode(received.decode, stream);
-  return status == Status::ok ? device.patch(received, stream) : status;
+  codec::ReceiveJob job = port.receive_job(current().half % 2, numbered(decode_job(current())));
+  job.advance = has_next() ? nullptr : port.sequence_counter();
+  return job;
 }
 
 Status StaticLane::decode_beside() {
-  const codec::PatchJob received = *std::exchange(waiting_, std::nullopt);
+  const codec::ReceiveJob job = *std::exchange(waiting_, std::nullopt);
   Status status = stand_back();
   if (status == Status::ok && to_copy_ != nullptr) {
     status = copy_own(*std::exchange(to_copy_, nullptr), side_);
   }
-  return status == Status::ok ? decode(received, side_) : status;
+  return status == Status::ok ? communicator().device->receive(job, side_) : status;
 }
 
 Status StaticLane::decode_on_caller() {
-  // One patch of a communicator at a time, so all earlier ones come first.
+  // One receive job of a communicator at a time, so all earlier ones come first.
   Status status = overlapping_ ? rejoin() : Status::ok;
   if (status == Status::ok) {
-    status = decode(received(), stream_);
+    status = communicator().device->receive(receive_job(), stream_);
   }
   if (status == Status::ok && side_used_) {
     status = rejoin();

@@ -1,14 +1,14 @@
-// Exchange mode `static`, the default: a call enqueues encode, NCCL on static bytes, decode and patch, and returns. In
-// the ordinary case patch ends at once; what a pool could not hold it gets from the overflow port. Nothing here waits,
-// allocates or asks the device anything.
+// Exchange mode `static`, the default: a call enqueues encode, NCCL on static bytes and decode, and returns. The decode
+// (codec::ReceiveJob) gets what a pool could not hold from the overflow port. Nothing here waits, allocates or asks the
+// device anything.
 //
 // Several chunks overlap if the agreement allows it, with the caller's stream (S) and one beside it (B):
 //
-//   S  encode 0 | nccl 0   | nccl 1             | nccl 2             | decode 2, patch 2
+//   S  encode 0 | nccl 0   | nccl 1             | nccl 2             | decode 2
 //   B           | encode 1 | decode 0, encode 2 | decode 1
 //
 // The first encode and the last decode, which nothing can hide, stay on S, without a hop between streams. A half is
-// free for encode i+2 when B is through with patch i. S waits for each encode before its exchange and for all of B
+// free for encode i+2 when B is through with decode i. S waits for each encode before its exchange and for all of B
 // before the last decode: whatever happens, B is rejoined when the call returns (rule R4). A call that is captured into
 // a graph stays on its stream.
 //
@@ -18,7 +18,7 @@
 // 1.335 without overlap, 1.363 with, 1.379 with a head start, the same for 8 to 30 us.)
 //
 // Sequences are counted on the device, so that every replay has its own. The calls of a group on one communicator count
-// as one, whose chunks are numbered through: encodes of a later call may run before patches of an earlier one.
+// as one, whose chunks are numbered through: encodes of a later call may run before decodes of an earlier one.
 #pragma once
 
 #include <optional>
@@ -52,9 +52,8 @@ class StaticLane : public GatherChunks {
 
   bool overlaps() const;  // all of the lane's chunks, on one stream
   Status enqueue_encode();
-  Status enqueue_copy();                                                 // of the own shard, with a call's first chunk
-  codec::PatchJob received() const;                                      // the current chunk's patch, with its decode
-  Status decode(const codec::PatchJob& received, codec::Stream stream);  // both
+  Status enqueue_copy();                  // of the own shard, with a call's first chunk
+  codec::ReceiveJob receive_job() const;  // of the current chunk
   Status decode_beside();
   Status decode_on_caller();
   Status stand_back();  // the side stream waits for the caller's, then lets the next exchange start first
@@ -63,11 +62,11 @@ class StaticLane : public GatherChunks {
   std::uint64_t chunks_ = 0;  // begun so far
   bool overlapping_ = false;
   codec::Stream side_ = nullptr;
-  bool side_used_ = false;                  // since the last rejoin
-  std::optional<codec::PatchJob> waiting_;  // until the next chunk's encode is on the side stream
-  const AllGatherCall* to_copy_ = nullptr;  // its own shard waits until the side stream has waited for the call
-  codec::Stream stream_ = nullptr;          // of the current chunk's caller
-  bool starts_run_ = false;                 // the chunk before was on another stream, or there was none
+  bool side_used_ = false;                    // since the last rejoin
+  std::optional<codec::ReceiveJob> waiting_;  // until the next chunk's encode is on the side stream
+  const AllGatherCall* to_copy_ = nullptr;    // its own shard waits until the side stream has waited for the call
+  codec::Stream stream_ = nullptr;            // of the current chunk's caller
+  bool starts_run_ = false;                   // the chunk before was on another stream, or there was none
 };
 
 // Runs a batch of compressed calls over one or several communicators. A fault that kernels of an earlier call have

@@ -163,7 +163,7 @@ Outcome TransferGroup::decode() {
   return Outcome::of(status);
 }
 
-// Also without receives: the patch counts the encode as finished.
+// Also without receives: the job counts the encode as finished.
 Status TransferGroup::enqueue_decode(std::uint32_t room, bool received) const {
   std::vector<codec::DecodeItem> items;
   items.reserve(messages_.size() - sends_ + 1);
@@ -179,9 +179,7 @@ Status TransferGroup::enqueue_decode(std::uint32_t room, bool received) const {
   job.item_count = static_cast<std::uint32_t>(items.size());
   job.pool_fraction = room;
   job.any_sequence = true;
-  Status status = items.empty() ? Status::ok : communicator_.device->decode(job, lead());
-  return status == Status::ok ? communicator_.device->patch(communicator_.port->patch_job(only_half, job), lead())
-                              : status;
+  return communicator_.device->receive(communicator_.port->receive_job(only_half, job), lead());
 }
 
 Status TransferGroup::end() const {

@@ -15,8 +15,7 @@
 namespace zipccl::codec {
 namespace {
 
-constexpr int least_major = 8;                 // compute capability of the oldest GPU that the kernels are written for
-constexpr std::uint32_t max_messages = 65535;  // grid.y
+constexpr int least_major = 8;  // compute capability of the oldest GPU that the kernels are written for
 constexpr std::uint32_t longest_pause_ns = 1'000'000;
 
 thread_local char error_text[256] = "";
@@ -270,13 +269,12 @@ class CudaDevice final : public Device {
   Status decode(const DecodeJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok || message_total(job) == 0) return status;
-    if (job.items == nullptr && job.message_count > max_messages) return Status::unsupported;
     return with_device([&] { return check(cuda::launch_decode(job, stream), "decode kernel"); });
   }
-  Status patch(const PatchJob& job, Stream stream) override {
+  Status receive(const ReceiveJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
-    return with_device([&] { return check(cuda::launch_patch(job, stream), "patch kernel"); });
+    return with_device([&] { return check(cuda::launch_receive(job, stream), "receive kernel"); });
   }
   Status observe(const ObserveJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
@@ -366,7 +364,7 @@ Status CudaDevice::open(std::string* why) {
   const RelaxedCapture relaxed;
   error = cuda::load_encode();
   if (error == cudaSuccess) error = cuda::load_decode();
-  if (error == cudaSuccess) error = cuda::load_patch();
+  if (error == cudaSuccess) error = cuda::load_receive();
   if (error == cudaSuccess) error = cuda::load_observe();
   if (error == cudaSuccess) error = cuda::load_pause();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {

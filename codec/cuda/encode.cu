@@ -26,12 +26,9 @@ struct SingleArguments {
   std::uint32_t only_receiver;
 
   __device__ bool is_first_block() const { return blockIdx.x == 0; }
-  __device__ unsigned message_index() const { return 0; }
   __device__ const MessagePlace& message(unsigned) const { return place; }
   __device__ EncodeCounters* counters(unsigned) const { return shared.counters_of(0); }
   __device__ std::uint32_t receiver(unsigned) const { return only_receiver; }
-  __device__ unsigned block(unsigned) const { return blockIdx.x; }
-  __device__ unsigned blocks(unsigned) const { return gridDim.x; }
 };
 
 // Messages of a row. Grid: their blocks in x, messages in y, without the one that is skipped.
@@ -187,7 +184,8 @@ __global__ void __launch_bounds__(block_threads, (blocks_per_multiprocessor<alig
   if (arguments.is_first_block() && threadIdx.x == 0 && shared.started_ns != nullptr) {
     *shared.started_ns = global_timer();
   }
-  __shared__ BlockTask task;
+  __shared__ SharedRoom<BlockTask> task_room;
+  BlockTask& task = task_room.object();
   if constexpr (Arguments::several) {
     if (threadIdx.x == 0) {
       const unsigned index = arguments.message_index();
@@ -235,7 +233,7 @@ __global__ void __launch_bounds__(block_threads, (blocks_per_multiprocessor<alig
     ship(arguments, Arguments::several ? task.index : 0);
 }
 
-// A job without messages, whose patch takes the time all the same.
+// A job without messages, whose receive job takes the time all the same.
 __global__ void start_kernel(std::uint64_t* started_ns) { *started_ns = global_timer(); }
 
 EncodeShared shared_arguments(const EncodeJob& job) {

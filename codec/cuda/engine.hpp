@@ -11,14 +11,14 @@ namespace zipccl::codec::cuda {
 
 cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream);
 cudaError_t launch_decode(const DecodeJob& job, cudaStream_t stream);
-cudaError_t launch_patch(const PatchJob& job, cudaStream_t stream);
+cudaError_t launch_receive(const ReceiveJob& job, cudaStream_t stream);
 cudaError_t launch_observe(const ObserveJob& job, cudaStream_t stream);
 cudaError_t launch_pause(std::uint32_t nanoseconds, cudaStream_t stream);
 
 // Load the kernels' code onto the current device, which a first launch would otherwise do, waiting for whatever runs.
 cudaError_t load_encode();
 cudaError_t load_decode();
-cudaError_t load_patch();
+cudaError_t load_receive();
 cudaError_t load_observe();
 cudaError_t load_pause();
 

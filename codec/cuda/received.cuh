@@ -16,6 +16,12 @@ struct ReceivedPlace {
   __device__ const MessageHeader& header() const { return *reinterpret_cast<const MessageHeader*>(bytes); }
 };
 
+// Which tiles a block of a launch works on.
+struct MessageBlock {
+  unsigned message;
+  unsigned block;  // of the message's
+};
+
 struct ReceivedRow {
   const std::uint8_t* messages;
   std::uint8_t* values;
@@ -24,20 +30,28 @@ struct ReceivedRow {
   Layout layout;
   std::uint32_t count;
   std::uint32_t skip;
+  std::uint32_t message_blocks;  // of each
 
   ReceivedRow() = default;
-  explicit ReceivedRow(const DecodeJob& job)
+  ReceivedRow(const DecodeJob& job, unsigned block_tiles)
       : messages(static_cast<const std::uint8_t*>(job.messages)),
         values(static_cast<std::uint8_t*>(job.values)),
         message_stride(job.message_stride),
         value_stride(job.value_stride),
         layout(Layout::of(job.count, job.pool_fraction)),
         count(job.message_count),
-        skip(job.skip) {}
+        skip(job.skip),
+        message_blocks(blocks_of(layout.tiles, block_tiles)) {}
 
-  // Grid: blocks of tiles in x, messages in y.
-  __device__ unsigned index_of_block() const { return blockIdx.y; }
-  __device__ unsigned block_in_message(unsigned) const { return blockIdx.x; }
+  // Whether all values' addresses are.
+  bool is_aligned() const { return cuda::is_aligned(values) && (count == 1 || value_stride % sizeof(uint4) == 0); }
+  // All but the skipped one's.
+  std::uint32_t block_total() const { return (count - (skip < count ? 1 : 0)) * message_blocks; }
+
+  __device__ MessageBlock find(unsigned block) const {
+    const unsigned place = block / message_blocks;
+    return {place + (place >= skip ? 1 : 0), block - place * message_blocks};
+  }
   __device__ ReceivedPlace place(unsigned index) const {
     return {messages + index * message_stride, reinterpret_cast<std::uint16_t*>(values + index * value_stride), layout};
   }
@@ -56,10 +70,11 @@ struct ReceivedList {
   };
   std::uint32_t count;
   std::uint32_t pool_fraction;
+  std::uint32_t total_blocks;
   Item items[capacity];
 
-  // Takes over `part` items of the job's from `first` on; returns the number of blocks, of `block_tiles` tiles each.
-  std::uint32_t fill(const DecodeJob& job, std::uint32_t first, std::uint32_t part, unsigned block_tiles) {
+  // Takes over `part` items of the job's from `first` on, for blocks of `block_tiles` tiles.
+  void fill(const DecodeJob& job, std::uint32_t first, std::uint32_t part, unsigned block_tiles) {
     count = part;
     pool_fraction = job.pool_fraction;
     std::uint32_t blocks = 0;
@@ -69,12 +84,18 @@ struct ReceivedList {
                   item.sender, blocks};
       blocks += blocks_of(Layout::of(item.count, 0).tiles, block_tiles);
     }
-    return blocks;
+    total_blocks = blocks;
   }
 
-  // Grid: the blocks of all messages in x.
-  __device__ unsigned index_of_block() const { return find_item(items, count, blockIdx.x); }
-  __device__ unsigned block_in_message(unsigned index) const { return blockIdx.x - items[index].first_block; }
+  bool is_aligned() const {
+    return std::all_of(items, items + count, [](const Item& item) { return cuda::is_aligned(item.values); });
+  }
+  std::uint32_t block_total() const { return total_blocks; }
+
+  __device__ MessageBlock find(unsigned block) const {
+    const unsigned index = find_item(items, count, block);
+    return {index, block - items[index].first_block};
+  }
   __device__ ReceivedPlace place(unsigned index) const {
     const Item& item = items[index];
     return {item.bytes, item.values, Layout::of(item.count, pool_fraction)};

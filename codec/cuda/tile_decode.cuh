@@ -7,6 +7,11 @@
 
 namespace zipccl::codec::cuda {
 
+// Of the kernels that decode: 48 registers a thread.
+inline constexpr unsigned decode_block_warps = 8;
+inline constexpr unsigned decode_block_threads = decode_block_warps * lane_count;
+inline constexpr unsigned decode_blocks_per_multiprocessor = 40 / decode_block_warps;
+
 // The bytes [begin, begin + size) of a message's overflow, of which the entries that start in [begin, begin + step)
 // are to be decoded.
 struct OverflowPiece {
@@ -197,6 +202,18 @@ __device__ inline TileFate decode_tile(const ReceivedPlace& message, const Overf
   }
   store_tile<aligned>(message.values + tile * tile_values, remaining_values(message.layout.count, tile), lane, pairs);
   return TileFate::decode;
+}
+
+// One block's tiles, one a warp. `bad_tile(message)` is called by one lane for a corrupt one. Block-wide.
+template <bool aligned, bool patch, typename Messages, typename Piece, typename BadTile>
+__device__ inline void decode_block(const Messages& messages, unsigned block, Piece piece_of,
+                                    std::uint8_t (&distances)[decode_block_warps][escape_room], BadTile bad_tile) {
+  const MessageBlock part = messages.find(block);
+  const ReceivedPlace message = messages.place(part.message);
+  const std::uint64_t tile = std::uint64_t{part.block} * decode_block_warps + warp_id();
+  if (tile >= message.layout.tiles) return;
+  const TileFate fate = decode_tile<aligned, patch>(message, piece_of(part.message), tile, distances[warp_id()]);
+  if (fate == TileFate::corrupt && lane_id() == 0) bad_tile(part.message);
 }
 
 }  // namespace zipccl::codec::cuda

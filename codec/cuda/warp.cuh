@@ -21,6 +21,13 @@ static_assert(row_vectors == lane_count);
 // Shared memory of a warp: a byte for each escape, and one more that a walk's last step may read.
 inline constexpr unsigned escape_room = tile_values + 16;
 
+// Shared memory for an object whose type has initializers, which __shared__ variables must not have; not initialized.
+template <typename T>
+struct SharedRoom {
+  alignas(T) unsigned char bytes[sizeof(T)];
+  __device__ T& object() { return *reinterpret_cast<T*>(bytes); }
+};
+
 __device__ inline unsigned lane_id() { return threadIdx.x % lane_count; }
 __device__ inline unsigned warp_id() { return threadIdx.x / lane_count; }
 

@@ -61,8 +61,7 @@ class GpuMachine final : public Machine {
     require(device_.copy(to, from, bytes, stream_), device_, "copy");
   }
   Status run(const codec::EncodeJob& job) override { return device_.encode(job, stream_); }
-  Status run(const codec::DecodeJob& job) override { return device_.decode(job, stream_); }
-  Status run(const codec::PatchJob& job) override { return device_.patch(job, stream_); }
+  Status run(const codec::ReceiveJob& job) override { return device_.receive(job, stream_); }
   Status run(const codec::ObserveJob& job) override { return device_.observe(job, stream_); }
   void finish() override { synchronize(); }
   bool is_canonical() const override { return false; }
@@ -225,12 +224,17 @@ void times(codec::Device& device) {
   require(device.clear(scratch.data(), scratch.size()), device, "clear");
   const Memory words(device, 2 * sizeof(std::uint64_t));
   require(device.clear(words.data(), words.size()), device, "clear");
-  const MappedSummaries summaries(device, 512);
+  const Memory overflow_room(device, 4096);
   void* mapped = nullptr;
   constexpr std::uint64_t capacity = 1 << 20;
-  require(device.allocate_mapped(&mapped, sizeof(codec::Outbox) + capacity + 128), device, "mapped memory");
+  constexpr std::uint64_t line = 128;
+  require(device.allocate_mapped(&mapped, sizeof(codec::Outbox) + capacity + sizeof(codec::Mailbox) +
+                                              overflow_room.size() + sizeof(codec::ExchangeCounters) + line),
+          device, "mapped memory");
   auto* outbox = static_cast<codec::Outbox*>(mapped);
-  const auto* release = reinterpret_cast<const std::uint32_t*>(outbox->data() + capacity);
+  auto* mailbox = reinterpret_cast<codec::Mailbox*>(outbox->data() + capacity);
+  auto* counters = reinterpret_cast<codec::ExchangeCounters*>(mailbox->data() + overflow_room.size());
+  const auto* release = reinterpret_cast<const std::uint32_t*>(counters + 1);
   for (const std::uint32_t parts : {1u, 8u, 64u, 512u}) {
     const std::uint64_t part = count / parts;
     const std::uint64_t stride = Layout::of(part, pool_fraction).static_bytes;
@@ -266,22 +270,27 @@ void times(codec::Device& device) {
         std::uint8_t* from = messages.data() + i % sets * room;
         std::uint8_t* to = outputs.data() + i % sets * count * 2;
         for (std::uint32_t m = 0; m < parts; ++m) decode_items[m] = {from + m * stride, to + m * part * 2, part, 0};
-        codec::DecodeJob job;
+        codec::ReceiveJob job;
+        codec::DecodeJob& received = job.decode;
         if (list) {
-          job.items = decode_items.data();
-          job.item_count = parts;
+          received.items = decode_items.data();
+          received.item_count = parts;
         } else {
-          job.messages = from;
-          job.message_stride = stride;
-          job.message_count = parts;
-          job.values = to;
-          job.value_stride = part * 2;
-          job.count = part;
+          received.messages = from;
+          received.message_stride = stride;
+          received.message_count = parts;
+          received.values = to;
+          received.value_stride = part * 2;
+          received.count = part;
         }
-        job.pool_fraction = pool_fraction;
-        job.any_sequence = true;
-        job.summaries = summaries.data();
-        require(device.decode(job, stream), device, "decode");
+        received.pool_fraction = pool_fraction;
+        received.any_sequence = true;
+        job.mailbox = mailbox;
+        job.mailbox_capacity = overflow_room.size();
+        job.room = overflow_room.data();
+        job.release = release;
+        job.counters = counters;
+        require(device.receive(job, stream), device, "receive");
       };
       const double encode_us = median_microseconds(sets, 2, 10, encode);
       fill(outputs.data(), 0xA5, outputs.size());
@@ -292,6 +301,7 @@ void times(codec::Device& device) {
       expect(count_differences(outputs.data(), values.data(), outputs.size()) == 0, "timed batch");
     }
   }
+  expect(counters->fault() == Status::ok, "status of timed batches");
   device.release_mapped(mapped);
   time_observation(device, values);
 }

@@ -24,8 +24,7 @@ ExchangeRank::ExchangeRank(codec::Device& device, const ExchangeShape& shape)
       outbox(device, sizeof(codec::Outbox) + shape.capacity),
       mailbox(device, sizeof(codec::Mailbox) + shape.capacity),
       counters(device, sizeof(codec::ExchangeCounters)),
-      release(device, sizeof(std::uint32_t)),
-      summaries(device, ExchangePair::ranks) {
+      release(device, sizeof(std::uint32_t)) {
   require(device.clear(scratch.data(), scratch.size()), device, "clear");
   require(device.clear(lock.data(), lock.size()), device, "clear");
   for (auto& stream : streams) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -76,15 +75,15 @@ void ExchangePair::encode(std::uint32_t r, std::uint64_t sequence, const void* v
   require(device_.encode(encode_job(r, sequence, values), stream), device_, "encode");
 }
 
-void ExchangePair::receive(std::uint32_t r, cudaStream_t stream) {
+void ExchangePair::exchange(std::uint32_t r, cudaStream_t stream) {
   const std::uint32_t peer = 1 - r;
   require(device_.copy(message(rank(r), peer), message(rank(peer), peer), layout_.static_bytes, stream), device_,
           "copy");
 }
 
-codec::PatchJob ExchangePair::patch_job(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values) {
+codec::ReceiveJob ExchangePair::receive_job(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values) {
   ExchangeRank& own = rank(r);
-  codec::PatchJob job;
+  codec::ReceiveJob job;
   job.decode.messages = own.messages.data();
   job.decode.message_stride = layout_.static_bytes;
   job.decode.message_count = ranks;
@@ -96,7 +95,6 @@ codec::PatchJob ExchangePair::patch_job(std::uint32_t r, std::uint64_t sequence,
   job.decode.sequence = sequence;
   job.decode.sequence_counter = own.counter;
   job.advance = own.counter;
-  job.decode.summaries = own.summaries.data();
   job.mailbox = own.mailbox.as<codec::Mailbox>();
   job.mailbox_capacity = shape_.capacity;
   job.room = own.room.data();
@@ -106,10 +104,8 @@ codec::PatchJob ExchangePair::patch_job(std::uint32_t r, std::uint64_t sequence,
   return job;
 }
 
-void ExchangePair::decode(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values, cudaStream_t stream) {
-  const codec::PatchJob job = patch_job(r, sequence, values);
-  require(device_.decode(job.decode, stream), device_, "decode");
-  require(device_.patch(job, stream), device_, "patch");
+void ExchangePair::receive(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values, cudaStream_t stream) {
+  require(device_.receive(receive_job(r, sequence, values), stream), device_, "receive");
 }
 
 void ExchangePair::call(std::uint64_t sequence, const std::uint8_t* const (&inputs)[ranks],
@@ -127,8 +123,8 @@ void ExchangePair::call(std::uint64_t sequence, const std::uint8_t* const (&inpu
   for (std::uint32_t r = 0; r < ranks; ++r) {
     ExchangeRank& own = rank(r);
     check(cudaStreamWaitEvent(own.streams[s], rank(1 - r).encoded, 0));
-    receive(r, own.streams[s]);
-    decode(r, sequence, values[r], own.streams[s]);
+    exchange(r, own.streams[s]);
+    receive(r, sequence, values[r], own.streams[s]);
   }
   for (std::uint32_t r = 0; r < ranks; ++r) check(cudaEventRecord(rank(r).finished, rank(r).streams[s]));
 }

@@ -55,7 +55,6 @@ struct ExchangeRank {
   Mapped mailbox;
   Mapped counters;
   Mapped release;
-  MappedSummaries summaries;
   std::uint64_t* counter = nullptr;  // in device memory: of its calls' sequences, if any
   cudaStream_t streams[3] = {};
   cudaEvent_t encoded = nullptr;   // of the last call
@@ -80,9 +79,9 @@ class ExchangePair {
   // The steps of a call on rank `r`.
   codec::EncodeJob encode_job(std::uint32_t r, std::uint64_t sequence, const void* values);
   void encode(std::uint32_t r, std::uint64_t sequence, const void* values, cudaStream_t stream);
-  void receive(std::uint32_t r, cudaStream_t stream);
-  void decode(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values, cudaStream_t stream);  // and patch
-  codec::PatchJob patch_job(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values);
+  void exchange(std::uint32_t r, cudaStream_t stream);
+  void receive(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values, cudaStream_t stream);
+  codec::ReceiveJob receive_job(std::uint32_t r, std::uint64_t sequence, std::uint8_t* values);
 
   // A whole call on both ranks, each on the stream whose turn it is; a rank's calls follow each other. Rank r sends
   // inputs[r], its output, a shard of each rank, goes to values[r].

@@ -95,7 +95,7 @@ void many_calls(codec::Device& device, const ExchangeShape& shape, std::uint64_t
   expect(server.drained == overflows[0] + overflows[1] && server.broken == 0, title + ": records");
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const codec::ExchangeCounters& counters = pair.counters(r);
-    expect(counters.status == 0, title + ": status " + std::to_string(counters.status));
+    expect(counters.fault() == Status::ok, title + ": status " + std::to_string(static_cast<int>(counters.fault())));
     expect(counters.finished == calls, title + ": finished");
     expect(counters.values == calls * ranks * shape.count, title + ": values");
     expect(counters.overflow_messages == overflows[0] + overflows[1], title + ": overflow messages");
@@ -106,7 +106,7 @@ void many_calls(codec::Device& device, const ExchangeShape& shape, std::uint64_t
     expect(count_other_bytes(pair.rank(r).lock.data(), 0, sizeof(std::uint32_t)) == 0, title + ": lock");
   }
   const double a_call = 1.0 / static_cast<double>(calls);
-  std::printf("%s: %llu calls, %.0f us each, of which a patch waited %.0f us\n", title.c_str(),
+  std::printf("%s: %llu calls, %.0f us each, of which a decode waited %.0f us\n", title.c_str(),
               static_cast<unsigned long long>(calls), a_call * std::chrono::duration<double, std::micro>(spent).count(),
               1e-3 * a_call * static_cast<double>(pair.counters(0).wait_ns));
 }
@@ -129,7 +129,7 @@ void all_kinds(codec::Device& device, const ExchangeShape& shape, bool quick) {
                count_differences(outputs.data() + ranks * shard_bytes, values.data(), shard_bytes) == 0,
            input.name + " through the static exchange");
   }
-  expect(pair.counters(0).status == 0 && pair.counters(1).status == 0, "status of all kinds");
+  expect(pair.counters(0).fault() == Status::ok && pair.counters(1).fault() == Status::ok, "status of all kinds");
 }
 
 // Records are what FORMAT.md says, whatever their pieces: the host engine decodes with them what the GPU has encoded.
@@ -213,7 +213,7 @@ void counted_sequences(codec::Device& device, const ExchangeShape& shape) {
   for (std::uint32_t r = 0; r < ranks; ++r) {
     std::uint64_t count = 0;
     download(&count, counters[r].data(), sizeof(count));
-    expect(count == replays && pair.counters(r).status == 0, "counted sequences");
+    expect(count == replays && pair.counters(r).fault() == Status::ok, "counted sequences");
   }
 }
 
@@ -252,7 +252,7 @@ void waiting_kernels(codec::Device& device, const ExchangeShape& shape, bool rel
   cudaStream_t other = nullptr;
   check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
 
-  // The first call's patches wait for an answer, or its encodes for a piece to be taken; rank 0's next encode, on a
+  // The first call's decodes wait for an answer, or its encodes for a piece to be taken; rank 0's next encode, on a
   // stream that nothing orders, for its turn.
   pair.call(1, {values.data(), values.data()}, {outputs.data(), outputs.data() + ranks * shard_bytes});
   ExchangeRank& first = pair.rank(0);
@@ -290,7 +290,7 @@ void waiting_kernels(codec::Device& device, const ExchangeShape& shape, bool rel
   expect(codec::load_acquire(outbox.posted) == (release ? 1 : 2 * pieces), title + ": posted");
   expect(count_other_bytes(first.lock.data(), 0, sizeof(std::uint32_t)) == 0, title + ": lock");
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    const auto status = static_cast<Status>(pair.counters(r).status);
+    const auto status = pair.counters(r).fault();
     expect(status == (release ? Status::aborted : Status::ok), title + ": status");
     expect(pair.counters(r).finished == 1, title + ": finished");
   }
@@ -300,7 +300,7 @@ void waiting_kernels(codec::Device& device, const ExchangeShape& shape, bool rel
   check(cudaStreamDestroy(other));
 }
 
-// What a patch does that cannot get what it needs. Rank 0 receives.
+// What a receive job does that cannot get what it needs. Rank 0 receives.
 void faults(codec::Device& device, const ExchangeShape& shape) {
   const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
   const Memory values = upload_values(device, random_bits(shape.count, 10));
@@ -310,14 +310,14 @@ void faults(codec::Device& device, const ExchangeShape& shape) {
     OverflowServer server(pair.senders(), pair.receivers());
     fill(outputs.data(), poison, outputs.size());
     for (std::uint32_t r = 0; r < ranks; ++r) pair.encode(r, 1, values.data(), pair.rank(0).streams[0]);
-    pair.receive(0, pair.rank(0).streams[0]);
+    pair.exchange(0, pair.rank(0).streams[0]);
     synchronize();
     arrange(pair, server);
-    pair.decode(0, 1, outputs.data(), pair.rank(0).streams[0]);
+    pair.receive(0, 1, outputs.data(), pair.rank(0).streams[0]);
     synchronize();
     const codec::ExchangeCounters& counters = pair.counters(0);
-    expect(counters.status == static_cast<std::int32_t>(expected),
-           std::string(what) + ": status " + std::to_string(counters.status));
+    expect(counters.fault() == expected,
+           std::string(what) + ": status " + std::to_string(static_cast<int>(counters.fault())));
     expect(counters.finished == 1, std::string(what) + ": finished");
     expect(count_other_bytes(outputs.data(), poison, shard_bytes) == 0, std::string(what) + ": the own shard");
   };
@@ -340,8 +340,8 @@ void faults(codec::Device& device, const ExchangeShape& shape) {
       [&](ExchangePair& pair, OverflowServer&) { change(pair, 1, second_tail + codec::tail_bytes - 4, ~0u); });
 }
 
-// What the patch adds to an ordinary call, and how fast it is when it has something to do.
-void time_patch(codec::Device& device) {
+// What headers and counting add to the decoding of an ordinary call's messages.
+void time_receive(codec::Device& device) {
   constexpr unsigned launches = 100;
   const ExchangeShape shape{16 * 1024, 256, 1 << 20};
   const Layout layout = shape.layout();
@@ -358,26 +358,21 @@ void time_patch(codec::Device& device) {
         device, "copy");
   }
   synchronize();
-  const MappedSummaries summaries(device, most);
-  codec::PatchJob job = pair.patch_job(0, 1, outputs.data());
+  codec::ReceiveJob job = pair.receive_job(0, 1, outputs.data());
   job.decode.messages = row.data();
   job.decode.skip = ~0u;
-  job.decode.summaries = summaries.data();
+  const auto time = [&](auto work) {
+    return median_microseconds(launches, 2, 10, [&](unsigned, codec::Stream stream) { work(stream); });
+  };
   for (const std::uint32_t messages : {2u, 8u, 64u}) {
     job.decode.message_count = messages;
-    const auto time = [&](bool decode, bool patch) {
-      return median_microseconds(launches, 2, 10, [&](unsigned, codec::Stream stream) {
-        if (decode) require(device.decode(job.decode, stream), device, "decode");
-        if (patch) require(device.patch(job, stream), device, "patch");
-      });
-    };
-    const double alone = time(false, true);
-    const double decode = time(true, false);
-    const double both = time(true, true);
-    std::printf("%2u messages of %llu values: patch with nothing to do %.2f us; decode %.2f us, with patch %.2f us\n",
-                messages, static_cast<unsigned long long>(shape.count), alone, decode, both);
+    const double decode =
+        time([&](codec::Stream stream) { require(device.decode(job.decode, stream), device, "decode"); });
+    const double receive = time([&](codec::Stream stream) { require(device.receive(job, stream), device, "receive"); });
+    std::printf("%2u messages of %llu values: their first pass alone %.2f us, received %.2f us\n", messages,
+                static_cast<unsigned long long>(shape.count), decode, receive);
   }
-  expect(pair.counters(0).status == 0, "timed patches");
+  expect(pair.counters(0).fault() == Status::ok, "timed jobs");
 }
 
 void time_overflow(codec::Device& device) {
@@ -388,21 +383,22 @@ void time_overflow(codec::Device& device) {
   ExchangePair pair(device, shape);
   OverflowServer server(pair.senders(), pair.receivers());
   pair.encode(1, 1, values.data(), nullptr);
-  pair.receive(0, nullptr);
+  pair.exchange(0, nullptr);
   pair.encode(0, 1, values.data(), nullptr);
   synchronize();
   const double us = median_microseconds(1, 1, 5, [&](unsigned, codec::Stream stream) {
-    require(device.patch(pair.patch_job(0, 1, outputs.data()), stream), device, "patch");
+    require(device.receive(pair.receive_job(0, 1, outputs.data()), stream), device, "receive");
   });
   const codec::ExchangeCounters& counters = pair.counters(0);
-  std::printf("8 MiB of random bits: patch %.0f us, of which %.0f us waiting for the CPU thread\n", us,
+  std::printf("8 MiB of random bits: received in %.0f us, of which %.0f us waiting for the CPU thread\n", us,
               1e-3 * static_cast<double>(counters.wait_ns) / 6);
-  expect(counters.status == 0 && count_differences(outputs.data() + shard_bytes, values.data(), shard_bytes) == 0,
+  expect(counters.fault() == Status::ok &&
+             count_differences(outputs.data() + shard_bytes, values.data(), shard_bytes) == 0,
          "8 MiB of random bits");
 }
 
 void times(codec::Device& device) {
-  time_patch(device);
+  time_receive(device);
   time_overflow(device);
 }
 

@@ -90,8 +90,8 @@ class Lifecycle(preload_case.Case):
         self.assertEqual(lines[aborted + 1], "group end")  # the new communicators are real before the old ones' memory goes
         destroyed = lines.index("destroy")
         self.assertEqual(set(lines[aborted + 2:destroyed]), {"created", "release"})
-        # Each communicator: slots, scratch, summaries, and its overflow port's mapped memory and time stamps.
-        self.assertEqual(lines[aborted:].count("release"), 4 * 5)
+        # Each communicator: slots, scratch, and its overflow port's mapped memory and time stamps.
+        self.assertEqual(lines[aborted:].count("release"), 4 * 4)
 
     def test_abort_while_destroy_waits(self):
         """Destroy waits for work that does not end, and Abort by another thread ends the wait and the communicator."""

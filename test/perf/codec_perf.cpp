@@ -160,30 +160,47 @@ struct Buffers {
         overflow(device, layout.max_overflow_bytes()),
         scratch(device, codec::encode_scratch_bytes),
         lock(device, sizeof(std::uint32_t)),
+        room(device, channel_bytes),
         summaries(device, 1),
         owner(device) {
     require(device.clear(scratch.data(), scratch.size()), device, "clear");
     require(device.clear(lock.data(), lock.size()), device, "clear");
     void* mapped = nullptr;
-    require(device.allocate_mapped(&mapped, sizeof(codec::Outbox) + outbox_bytes + sizeof(std::uint32_t)), device,
-            "mapped memory");
-    outbox = static_cast<codec::Outbox*>(mapped);
-    *release() = 1;
+    require(device.allocate_mapped(&mapped, sizeof(Channel)), device, "mapped memory");
+    channel = static_cast<Channel*>(mapped);
+    channel->release = 1;
   }
-  ~Buffers() { owner.release_mapped(outbox); }
+  ~Buffers() { owner.release_mapped(channel); }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // As exchange mode static has it, but released, as nobody would take what is posted.
+  // As exchange mode static has it, but released, as nobody would take what is posted, or answer.
   void attach(codec::EncodeJob& job) const {
-    job.outbox = outbox;
-    job.outbox_capacity = outbox_bytes;
+    job.outbox = &channel->outbox;
+    job.outbox_capacity = channel_bytes;
     job.outbox_lock = reinterpret_cast<std::uint32_t*>(lock.data());
-    job.release = release();
+    job.release = &channel->release;
   }
-  std::uint32_t* release() const { return reinterpret_cast<std::uint32_t*>(outbox->data() + outbox_bytes); }
+  codec::ReceiveJob attached(const codec::DecodeJob& decode) const {
+    codec::ReceiveJob job;
+    job.decode = decode;
+    job.mailbox = &channel->mailbox;
+    job.mailbox_capacity = channel_bytes;
+    job.room = room.data();
+    job.release = &channel->release;
+    job.counters = &channel->counters;
+    return job;
+  }
 
-  static constexpr std::uint64_t outbox_bytes = 4096;
+  static constexpr std::uint64_t channel_bytes = 4096;
+  struct Channel {
+    codec::Outbox outbox;
+    std::byte outbox_data[channel_bytes];
+    codec::Mailbox mailbox;
+    std::byte mailbox_data[channel_bytes];
+    codec::ExchangeCounters counters;
+    std::uint32_t release;
+  };
 
   std::uint64_t stride;
   std::uint64_t sets;
@@ -193,9 +210,10 @@ struct Buffers {
   Memory overflow;
   Memory scratch;
   Memory lock;
+  Memory room;  // of the mailbox
   MappedSummaries summaries;
   codec::Device& owner;
-  codec::Outbox* outbox = nullptr;
+  Channel* channel = nullptr;
 };
 
 std::uint64_t count_entry_tiles(const std::uint8_t* message, const Layout& layout) {
@@ -274,11 +292,16 @@ Row measure(codec::Device& device, const Options& options, const Input& input, s
   job.count = count;
   job.pool_fraction = pool_fraction;
   job.summaries = buffers.summaries.data();
-  const auto decode = [&](unsigned i, codec::Stream stream) {
+  const auto decode_job = [&](unsigned i) {
     const std::uint64_t set = i % buffers.sets;
     job.messages = buffers.message.data() + set * layout.static_bytes;
     job.values = outputs + set * buffers.stride;
-    require(device.decode(job, stream), device, "decode");
+    return job;
+  };
+  const auto decode = [&](unsigned i, codec::Stream stream) {
+    const bool received = options.exchange == "static";
+    require(received ? device.receive(buffers.attached(decode_job(i)), stream) : device.decode(decode_job(i), stream),
+            device, "decode");
   };
   const auto copy = [&](unsigned i, codec::Stream stream) {
     const std::uint64_t offset = i % buffers.sets * buffers.stride;
@@ -301,14 +324,14 @@ Row measure(codec::Device& device, const Options& options, const Input& input, s
   // Verify the last set, with its overflow at hand.
   const std::uint64_t last = buffers.sets - 1;
   require(device.encode(encode_job(static_cast<unsigned>(last)), nullptr), device, "encode");
-  decode(static_cast<unsigned>(last), nullptr);
+  require(device.decode(decode_job(static_cast<unsigned>(last)), nullptr), device, "decode");
   codec::MessageHeader header;
   download(&header, buffers.message.data() + last * layout.static_bytes, sizeof(header));
   const std::uint64_t overflow_bytes = layout.overflow_bytes(header.entry_units);
   if (overflow_bytes != 0) {
     job.overflow = buffers.overflow.data();
     job.overflow_step = job.overflow_size = overflow_bytes;
-    decode(static_cast<unsigned>(last), nullptr);
+    require(device.decode(decode_job(static_cast<unsigned>(last)), nullptr), device, "decode");
   }
   row.wrong = count_differences(outputs + last * buffers.stride, inputs + last * buffers.stride, size);
   require(buffers.summaries[0].status == 0, "decode found a corrupt message");

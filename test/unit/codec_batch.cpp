@@ -36,6 +36,7 @@ struct BatchRanks::Rank {
   std::uint64_t* started_ns;
   std::uint8_t* scratch;
   std::uint64_t values = 0;
+  std::uint64_t escapes = 0;
   std::uint64_t overflow_messages = 0;
   std::uint64_t overflow_bytes = 0;
 };
@@ -46,9 +47,8 @@ struct BatchRanks::Sent {
   std::vector<std::uint16_t> values;
   Place input;
   Place output;
-  std::uint8_t* message;   // at the sender
-  std::uint8_t* received;  // at the receiver
-  codec::MessageSummary* summary;
+  std::uint8_t* message;            // at the sender
+  std::uint8_t* received;           // at the receiver
   std::uint64_t expected_sequence;  // 0: a number of its own
 };
 
@@ -91,17 +91,17 @@ std::string BatchRanks::fail(const std::string& what) const {
 
 void BatchRanks::receive(std::uint32_t r, const codec::DecodeJob& decode) {
   Rank& rank = *ranks_[r];
-  codec::PatchJob patch;
-  patch.decode = decode;
-  patch.mailbox = rank.mailbox;
-  patch.mailbox_capacity = shape_.mailbox_capacity;
-  patch.room = rank.room;
-  patch.release = rank.release;
-  patch.counters = rank.counters;
-  patch.started_ns = rank.started_ns;
-  patch.advance = rank.sequence_counter;
-  if (machine_.run(decode) != Status::ok || machine_.run(patch) != Status::ok) {
-    throw std::runtime_error("a decode or a patch was refused");
+  codec::ReceiveJob job;
+  job.decode = decode;
+  job.mailbox = rank.mailbox;
+  job.mailbox_capacity = shape_.mailbox_capacity;
+  job.room = rank.room;
+  job.release = rank.release;
+  job.counters = rank.counters;
+  job.started_ns = rank.started_ns;
+  job.advance = rank.sequence_counter;
+  if (machine_.run(job) != Status::ok) {
+    throw std::runtime_error("a receive job was refused");
   }
 }
 
@@ -121,9 +121,6 @@ std::string BatchRanks::check_message(const Sent& sent) {
   }
   codec::MessageHeader header;
   machine_.download(&header, sent.message, sizeof(header));
-  if (sent.summary->status != 0 || sent.summary->escapes != header.escapes) {
-    return fail(title + ": summary");
-  }
   const bool own_number = header.sequence >= codec::point_to_point_sequences;
   if (sent.expected_sequence == 0 ? !own_number : header.sequence != sent.expected_sequence) {
     return fail(title + ": sequence");
@@ -138,6 +135,7 @@ std::string BatchRanks::check_message(const Sent& sent) {
   const std::uint64_t bytes = reference.overflow.size();
   Rank& receiver = *ranks_[transfer.receiver];
   receiver.values += transfer.count;
+  receiver.escapes += header.escapes;
   receiver.overflow_messages += bytes != 0;
   receiver.overflow_bytes += bytes;
   if (bytes == 0) {
@@ -166,14 +164,14 @@ std::string BatchRanks::check_counters() {
     const Rank& rank = *ranks_[r];
     const codec::ExchangeCounters& counters = *rank.counters;
     const std::string title = "rank " + std::to_string(r) + ": ";
-    if (counters.status != 0) {
-      return fail(title + "status " + std::to_string(counters.status));
+    if (counters.fault() != Status::ok) {
+      return fail(title + "status " + std::to_string(static_cast<int>(counters.fault())));
     }
     if (counters.finished != exchanges_) {
       return fail(title + "finished");
     }
-    if (counters.values != rank.values || counters.overflow_messages != rank.overflow_messages ||
-        counters.overflow_bytes != rank.overflow_bytes) {
+    if (counters.values != rank.values || counters.escapes != rank.escapes ||
+        counters.overflow_messages != rank.overflow_messages || counters.overflow_bytes != rank.overflow_bytes) {
       return fail(title + "counters");
     }
     std::vector<std::uint8_t> scratch(codec::encode_scratch_bytes * codec::encode_scratch_messages);
@@ -196,21 +194,9 @@ std::string BatchRanks::check_counters() {
 std::string BatchRanks::exchange(const std::vector<Transfer>& transfers) {
   ++exchanges_;
   numbers_.assign(shape_.ranks, {});
-  auto* summaries = static_cast<codec::MessageSummary*>(
-      machine_.allocate_mapped(std::max<std::size_t>(transfers.size(), 1) * sizeof(codec::MessageSummary)));
   std::vector<Sent> sent;
   std::vector<std::vector<codec::EncodeItem>> encodes(shape_.ranks);
   std::vector<std::vector<codec::DecodeItem>> decodes(shape_.ranks);
-  std::vector<std::uint64_t> received(shape_.ranks);
-  for (const Transfer& transfer : transfers) {
-    ++received[transfer.receiver];
-  }
-  std::vector<codec::MessageSummary*> next_summary(shape_.ranks);
-  codec::MessageSummary* next = summaries;
-  for (std::uint32_t r = 0; r < shape_.ranks; ++r) {
-    next_summary[r] = std::exchange(next, next + received[r]);
-  }
-  const std::vector<codec::MessageSummary*> first_summary = next_summary;
   for (const Transfer& transfer : transfers) {
     const Layout layout = Layout::of(transfer.count, shape_.pool_fraction);
     Sent one{.transfer = transfer,
@@ -220,7 +206,6 @@ std::string BatchRanks::exchange(const std::vector<Transfer>& transfers) {
                         transfer.offset + guard_values},
              .message = static_cast<std::uint8_t*>(machine_.allocate(layout.static_bytes)),
              .received = static_cast<std::uint8_t*>(machine_.allocate(layout.static_bytes)),
-             .summary = next_summary[transfer.receiver]++,
              .expected_sequence = 0};
     machine_.upload(one.input.values(), one.values.data(), transfer.count * value_bytes);
     const std::vector<std::uint16_t> poison(transfer.count + 2 * guard_values, untouched);
@@ -260,7 +245,6 @@ std::string BatchRanks::exchange(const std::vector<Transfer>& transfers) {
     job.item_count = static_cast<std::uint32_t>(decodes[r].size());
     job.pool_fraction = shape_.pool_fraction;
     job.any_sequence = true;
-    job.summaries = first_summary[r];
     receive(r, job);
   }
   machine_.finish();
@@ -284,7 +268,6 @@ std::string BatchRanks::all_to_all(std::uint64_t count, std::span<const Fill> fi
   std::vector<std::uint16_t*> outputs;
   std::vector<std::uint8_t*> messages;
   std::vector<std::uint8_t*> received;
-  std::vector<codec::MessageSummary*> summaries;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const std::uint64_t values = ranks * row_values + offset;
     inputs.push_back(static_cast<std::uint16_t*>(machine_.allocate(values * value_bytes)) + offset);
@@ -293,8 +276,6 @@ std::string BatchRanks::all_to_all(std::uint64_t count, std::span<const Fill> fi
     machine_.upload(outputs[r], poison.data(), poison.size() * value_bytes);
     messages.push_back(static_cast<std::uint8_t*>(machine_.allocate(ranks * message_stride)));
     received.push_back(static_cast<std::uint8_t*>(machine_.allocate(ranks * message_stride)));
-    summaries.push_back(
-        static_cast<codec::MessageSummary*>(machine_.allocate_mapped(ranks * sizeof(codec::MessageSummary))));
   }
   for (std::uint32_t s = 0; s < ranks; ++s) {
     for (std::uint32_t r = 0; r < ranks; ++r) {
@@ -304,7 +285,6 @@ std::string BatchRanks::all_to_all(std::uint64_t count, std::span<const Fill> fi
                .output = {outputs[r], s * row_values + guard_values},
                .message = messages[s] + r * message_stride,
                .received = received[r] + s * message_stride,
-               .summary = summaries[r] + s,
                .expected_sequence = exchanges_ - 1 + 70};
       one.values = make_values(one.transfer.fill, count, one.transfer.seed);
       machine_.upload(inputs[s] + r * row_values, one.values.data(), count * value_bytes);
@@ -367,7 +347,6 @@ std::string BatchRanks::all_to_all(std::uint64_t count, std::span<const Fill> fi
     job.pool_fraction = shape_.pool_fraction;
     job.sequence = 70;
     job.sequence_counter = ranks_[r]->sequence_counter;
-    job.summaries = summaries[r];
     receive(r, job);
   }
   machine_.finish();

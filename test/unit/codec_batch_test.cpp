@@ -37,8 +37,7 @@ class HostMachine final : public Machine {
     }
   }
   Status run(const codec::EncodeJob& job) override { return Engine::encode(job); }
-  Status run(const codec::DecodeJob& job) override { return Engine::decode(job); }
-  Status run(const codec::PatchJob& job) override { return Engine::patch(job); }
+  Status run(const codec::ReceiveJob& job) override { return Engine::receive(job); }
   Status run(const codec::ObserveJob& job) override { return Engine::observe(job); }
   void finish() override {}
   bool is_canonical() const override { return true; }
@@ -137,19 +136,18 @@ TEST_CASE("batches that break their contracts are refused") {
 
   std::vector<std::uint16_t> out(count);
   codec::DecodeItem received{message.data(), out.data(), count, 0};
-  codec::DecodeJob decode_job;
-  decode_job.items = &received;
-  decode_job.item_count = 1;
-  decode_job.pool_fraction = codec::max_pool_fraction;
-  decode_job.any_sequence = true;
-  CHECK(Engine::decode(decode_job) == Status::ok);
+  codec::ExchangeCounters counters{};
+  codec::ReceiveJob receive_job;
+  receive_job.decode.items = &received;
+  receive_job.decode.item_count = 1;
+  receive_job.decode.pool_fraction = codec::max_pool_fraction;
+  receive_job.decode.any_sequence = true;
+  receive_job.counters = &counters;
+  CHECK(Engine::receive(receive_job) == Status::ok);
   CHECK(out == values);
-  decode_job.overflow = overflow.data();
-  decode_job.overflow_size = 16;
-  CHECK(Engine::decode(decode_job) == Status::invalid_argument);
-  decode_job.overflow_size = 0;
+  CHECK(Engine::decode(receive_job.decode) == Status::invalid_argument);  // rows only
   received.values = nullptr;
-  CHECK(Engine::decode(decode_job) == Status::invalid_argument);
+  CHECK(Engine::receive(receive_job) == Status::invalid_argument);
 }
 
 TEST_CASE("an observation finds what an encode finds") {

@@ -43,7 +43,6 @@ class Exchange {
         room_(aligned(shape.capacity)),
         mailbox_(sizeof(codec::Mailbox) + aligned(shape.capacity)),
         locks_(shape.ranks),
-        summaries_(shape.ranks),
         output(shape.count * shape.ranks) {
     std::memset(mailbox_.data(), 0, sizeof(codec::Mailbox));
     for (std::uint32_t rank = 0; rank < shape.ranks; ++rank) {
@@ -78,8 +77,8 @@ class Exchange {
     return job;
   }
 
-  codec::PatchJob patch_job() {
-    codec::PatchJob job;
+  codec::ReceiveJob receive_job() {
+    codec::ReceiveJob job;
     job.decode.messages = messages_.data();
     job.decode.message_stride = layout_.static_bytes;
     job.decode.message_count = shape_.ranks;
@@ -92,7 +91,6 @@ class Exchange {
     job.decode.sequence_counter = counter;
     job.advance = counter;
     job.decode.chunk = 3;
-    job.decode.summaries = summaries_.data();
     job.mailbox = &mailbox();
     job.mailbox_capacity = shape_.capacity;
     job.room = room_.data();
@@ -109,13 +107,10 @@ class Exchange {
     }
   }
 
-  // Both passes; may run on another thread than the test's.
+  // May run on another thread than the test's.
   Status try_decode() {
     std::fill(output.begin(), output.end(), untouched);
-    std::fill(summaries_.begin(), summaries_.end(), codec::MessageSummary{});
-    const codec::PatchJob job = patch_job();
-    const Status status = codec::HostEngine<codec::Bf16Traits>::decode(job.decode);
-    return status == Status::ok ? codec::HostEngine<codec::Bf16Traits>::patch(job) : status;
+    return codec::HostEngine<codec::Bf16Traits>::receive(receive_job());
   }
   void decode() { REQUIRE(try_decode() == Status::ok); }
 
@@ -153,7 +148,6 @@ class Exchange {
   Block mailbox_;
   std::vector<Block> outboxes_;
   std::vector<std::uint32_t> locks_;
-  std::vector<codec::MessageSummary> summaries_;
 
  public:
   Values output;
@@ -165,10 +159,9 @@ class Exchange {
 
   codec::Outbox& outbox(std::uint32_t rank) { return *reinterpret_cast<codec::Outbox*>(outboxes_[rank].data()); }
   std::uint32_t lock(std::uint32_t rank) const { return locks_[rank]; }
-  codec::MessageSummary& summary(std::uint32_t rank) { return summaries_[rank]; }
 };
 
-// What a patch asks for: pieces that overlap by the largest entry.
+// What a receive job asks for: pieces that overlap by the largest entry.
 inline std::uint64_t pieces_of(std::uint64_t bytes, std::uint64_t capacity) {
   const std::uint64_t step = capacity - codec::max_overflow_entry_bytes;
   return bytes == 0 ? 0 : bytes <= capacity ? 1 : 1 + (bytes - capacity + step - 1) / step;

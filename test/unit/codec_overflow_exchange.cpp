@@ -1,4 +1,4 @@
-// The static exchange on the host engine: encode, patch and the CPU thread between them.
+// The static exchange on the host engine: encode, receive and the CPU thread between them.
 #include <thread>
 
 #include "codec/host_exchange.hpp"
@@ -45,7 +45,7 @@ TEST_CASE("values of every kind cross in pieces of any size") {
         }
       }
       const codec::ExchangeCounters& counters = exchange.counters;
-      CHECK(counters.status == 0);
+      CHECK(counters.fault() == Status::ok);
       CHECK(counters.finished == exchange.sequence);
       CHECK(counters.values == expected.values);
       CHECK(counters.escapes == expected.escapes);
@@ -97,18 +97,18 @@ TEST_CASE("sequences count on the device") {
   CHECK(exchange.counters.status == number(Status::bad_sequence));
 }
 
-TEST_CASE("a release ends a patch that waits") {
+TEST_CASE("a release ends a job that waits") {
   constexpr std::uint64_t count = 3 * codec::tile_values;
   Exchange exchange({3, 0, count, 0, 1040, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
   server.hold_answers = true;
   exchange.encode(all_random(3, count));
-  auto patching = std::async(std::launch::async, [&] { return exchange.try_decode(); });
-  CHECK(waits(patching));
+  auto receiving = std::async(std::launch::async, [&] { return exchange.try_decode(); });
+  CHECK(waits(receiving));
   CHECK(load_acquire(exchange.counters.finished) == 0);
   store_release(exchange.release, 1u);
-  REQUIRE(ends(patching));
-  CHECK(patching.get() == Status::ok);
+  REQUIRE(ends(receiving));
+  CHECK(receiving.get() == Status::ok);
   CHECK(exchange.counters.finished == 1);
   CHECK(exchange.counters.status == number(Status::aborted));
   CHECK(exchange.counters.overflow_messages == 3);
@@ -120,7 +120,7 @@ TEST_CASE("a release ends a patch that waits") {
   CHECK(exchange.mailbox().ticket == 1);
 }
 
-TEST_CASE("a lost record ends a patch, what came before stays") {
+TEST_CASE("a lost record ends a job, what came before stays") {
   constexpr std::uint64_t count = 3 * codec::tile_values;
   Exchange exchange({4, 0, count, 0, 1040, 4096});
   OverflowServer server(exchange.senders(), exchange.receivers());
@@ -190,8 +190,8 @@ TEST_CASE("a bad tile in the overflow leaves its neighbours alone") {
   const auto units = static_cast<std::uint32_t>(exchange.header(1)->entry_units - 1);
   std::memcpy(exchange.tail(1, 2) + codec::tail_bytes - sizeof(units), &units, sizeof(units));
   exchange.decode();
-  CHECK(exchange.counters.status == number(Status::bad_tile));
-  CHECK(exchange.summary(1).status == number(Status::bad_tile));
+  CHECK(exchange.counters.status == 0);
+  CHECK(exchange.counters.fault() == Status::bad_tile);
   const auto out = exchange.output_of(1);
   CHECK(std::equal(values[1].begin(), values[1].begin() + 2048, out.begin()));
   CHECK(is_untouched(out.subspan(2048, 1024)));
@@ -211,22 +211,36 @@ TEST_CASE("a tile whose entry contradicts it is found when the record is there")
   REQUIRE((exchange.tail(1, 0)[1] & 3) == 1);
   exchange.tail(1, 0)[1] = static_cast<std::uint8_t>(exchange.tail(1, 0)[1] - 4);  // a unit less than it needs
   exchange.decode();
-  CHECK(exchange.counters.status == number(Status::bad_tile));
-  CHECK(exchange.summary(1).status == number(Status::bad_tile));
+  CHECK(exchange.counters.status == 0);
+  CHECK(exchange.counters.fault() == Status::bad_tile);
 }
 
-TEST_CASE("the first pass's faults reach the counters, the first one stays") {
+TEST_CASE("a corrupt tile is told apart from other faults, of which the first stays") {
   constexpr std::uint64_t count = 3000;
   Exchange exchange({2, 0, count, codec::max_pool_fraction, 1040, 4096});
+  const auto break_tile = [&] { exchange.tail(1, 1)[0] = 255; };
   exchange.encode(all_random(2, count));
-  exchange.tail(1, 1)[0] = 255;
+  break_tile();
   exchange.decode();
-  CHECK(exchange.counters.status == number(Status::bad_tile));
+  CHECK(exchange.counters.status == 0);
+  CHECK(exchange.counters.tile_status == number(Status::bad_tile));
+  CHECK(exchange.counters.fault() == Status::bad_tile);
   exchange.encode(all_random(2, count));
+  exchange.decode();
+  CHECK(exchange.counters.fault() == Status::bad_tile);
+  // Of a message with a bad header no tile counts, and its fault says more.
+  exchange.encode(all_random(2, count));
+  break_tile();
   exchange.header(1)->magic = 0;
   exchange.decode();
-  CHECK(exchange.counters.status == number(Status::bad_tile));
-  CHECK(exchange.counters.finished == 2);
+  CHECK(exchange.counters.status == number(Status::bad_magic));
+  CHECK(exchange.counters.tile_status == number(Status::bad_tile));
+  CHECK(exchange.counters.fault() == Status::bad_magic);
+  exchange.encode(all_random(2, count));
+  exchange.header(1)->version = 9;
+  exchange.decode();
+  CHECK(exchange.counters.status == number(Status::bad_magic));
+  CHECK(exchange.counters.finished == 4);
 }
 
 TEST_CASE("jobs of the static exchange that break their contracts are refused") {
@@ -244,23 +258,23 @@ TEST_CASE("jobs of the static exchange that break their contracts are refused") 
   CHECK(encode_refused([](codec::EncodeJob& job) { job.outbox_capacity = 24; }));
   CHECK(encode_refused([](codec::EncodeJob& job) { job.outbox = nullptr; }));
   const auto refused = [&](auto change) {
-    codec::PatchJob job = exchange.patch_job();
+    codec::ReceiveJob job = exchange.receive_job();
     change(job);
-    return Engine::patch(job) == Status::invalid_argument;
+    return Engine::receive(job) == Status::invalid_argument;
   };
-  CHECK(refused([](codec::PatchJob& job) { job.counters = nullptr; }));
-  CHECK(refused([](codec::PatchJob& job) { job.mailbox = nullptr; }));
-  CHECK(refused([](codec::PatchJob& job) { job.mailbox_capacity = 0; }));
-  CHECK(refused([](codec::PatchJob& job) { job.mailbox_capacity = 1048; }));
-  CHECK(refused([](codec::PatchJob& job) { job.mailbox_capacity = codec::max_overflow_entry_bytes; }));
-  CHECK(refused([](codec::PatchJob& job) { job.room = nullptr; }));
-  CHECK(refused([](codec::PatchJob& job) { job.room = static_cast<std::byte*>(job.room) + 16; }));
-  CHECK(refused([](codec::PatchJob& job) { job.release = nullptr; }));
-  CHECK(refused([](codec::PatchJob& job) { job.decode.messages = nullptr; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.counters = nullptr; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.mailbox = nullptr; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.mailbox_capacity = 0; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.mailbox_capacity = 1048; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.mailbox_capacity = codec::max_overflow_entry_bytes; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.room = nullptr; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.room = static_cast<std::byte*>(job.room) + 16; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.release = nullptr; }));
+  CHECK(refused([](codec::ReceiveJob& job) { job.decode.messages = nullptr; }));
   // What cannot overflow needs no mailbox.
-  codec::PatchJob job;
+  codec::ReceiveJob job;
   job.counters = &exchange.counters;
-  CHECK(Engine::patch(job) == Status::ok);
+  CHECK(Engine::receive(job) == Status::ok);
   CHECK(exchange.counters.finished == 1);
 }
 

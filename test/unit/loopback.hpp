@@ -76,7 +76,7 @@ const collectives::NcclTable& loopback_table();
 
 // Host memory, everything done before the call returns; `order` says whether it would have been right on streams, too.
 // A stream can be captured; as in CUDA, work that would tie a graph to the outside other than by external events is
-// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, patch, observe, pause, copy,
+// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, receive, observe, pause, copy,
 // record, wait, clear_async, allocate_async) fails with device_error, or out_of_memory, and does nothing. Memory
 // released in stream order is never used again, and any later use of it is a fault of `order`.
 class LoopbackDevice final : public codec::Device {
@@ -116,7 +116,7 @@ class LoopbackDevice final : public codec::Device {
   Status synchronize() override { return Status::ok; }
   Status encode(const codec::EncodeJob& job, codec::Stream) override;
   Status decode(const codec::DecodeJob& job, codec::Stream) override;
-  Status patch(const codec::PatchJob& job, codec::Stream) override;
+  Status receive(const codec::ReceiveJob& job, codec::Stream) override;
   Status observe(const codec::ObserveJob& job, codec::Stream) override;
   Status pause(std::uint32_t, codec::Stream stream) override;
 

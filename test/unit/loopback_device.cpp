@@ -256,31 +256,32 @@ Status LoopbackDevice::decode(const codec::DecodeJob& given, codec::Stream strea
     return status;
   }
   ++decodes;
-  return submit(stream, [this, given, items = copy_of(given.items, given.item_count)](codec::Stream actual) {
-    const codec::DecodeJob job = with_list(given, items);
+  return submit(stream, [this, job = given](codec::Stream actual) {
     order.step(actual);
     note(job, actual);
     return codec::HostEngine<codec::Bf16Traits>::decode(job);
   });
 }
 
-Status LoopbackDevice::patch(const codec::PatchJob& given, codec::Stream stream) {
+Status LoopbackDevice::receive(const codec::ReceiveJob& given, codec::Stream stream) {
   const Status status = count();
-  return status != Status::ok
-             ? status
-             : submit(stream, [this, given,
-                               items = copy_of(given.decode.items, given.decode.item_count)](codec::Stream actual) {
-                 codec::PatchJob job = given;
-                 job.decode = with_list(given.decode, items);
-                 order.step(actual);
-                 note(job.decode, actual);
-                 order.writes(job.room, job.mailbox_capacity, actual);
-                 order.writes(job.advance, sizeof(*job.advance), actual);
-                 order.writes(job.mailbox, sizeof(codec::Mailbox), actual);
-                 order.writes(job.counters, sizeof(codec::ExchangeCounters), actual);
-                 order.reads(job.started_ns, sizeof(*job.started_ns), actual);
-                 return codec::HostEngine<codec::Bf16Traits>::patch(job);
-               });
+  if (status != Status::ok) {
+    return status;
+  }
+  decodes += codec::message_total(given.decode) == 0 ? 0 : 1;
+  const auto run = [this, given, items = copy_of(given.decode.items, given.decode.item_count)](codec::Stream actual) {
+    codec::ReceiveJob job = given;
+    job.decode = with_list(given.decode, items);
+    order.step(actual);
+    note(job.decode, actual);
+    order.writes(job.room, job.mailbox_capacity, actual);
+    order.writes(job.advance, sizeof(*job.advance), actual);
+    order.writes(job.mailbox, sizeof(codec::Mailbox), actual);
+    order.writes(job.counters, sizeof(codec::ExchangeCounters), actual);
+    order.reads(job.started_ns, sizeof(*job.started_ns), actual);
+    return codec::HostEngine<codec::Bf16Traits>::receive(job);
+  };
+  return submit(stream, run);
 }
 
 Status LoopbackDevice::observe(const codec::ObserveJob& job, codec::Stream) {

@@ -107,7 +107,7 @@ TEST_CASE("a record that cannot be sent is the sender's fault too, and stays") {
   REQUIRE(ranks.port(1).status() == Status::connection_lost);
 }
 
-TEST_CASE("an abort releases a patch that waits") {
+TEST_CASE("an abort releases a decode that waits") {
   StaticRanks ranks(2, 0);
   ranks.transports[0]->mute = true;
   std::thread aborter([&] {
@@ -196,10 +196,10 @@ TEST_CASE("a port is busy while anything runs, and for good once captured") {
   port->attach(1, &encode);
   REQUIRE(port->poll());
   codec::DecodeJob nothing;
-  const codec::PatchJob patch = port->patch_job(1, nothing);
+  const codec::ReceiveJob receive = port->receive_job(1, nothing);
   REQUIRE(device.encode(encode, nullptr) == Status::ok);
   REQUIRE(port->poll());
-  REQUIRE(device.patch(patch, nullptr) == Status::ok);
+  REQUIRE(device.receive(receive, nullptr) == Status::ok);
   REQUIRE_FALSE(port->poll());
   // Of a graph's replay the host knows nothing.
   const int wakes = transport.wakes;

@@ -328,7 +328,7 @@ TEST_CASE("whatever fails, and when, the streams are rejoined, nothing leaks and
     ranks.require_chained();
     if (!failed) {
       second->require_right();
-      REQUIRE(step > (in_nccl ? 7 : 18));
+      REQUIRE(step > (in_nccl ? 7 : 16));
     }
     for (const auto& state : ranks.states) {
       if (!failed) {

@@ -8,14 +8,11 @@
 namespace zipccl::codec::cuda {
 namespace {
 
-// One block: the ordinary case, headers to look at and nothing to decode, shall cost little.
-constexpr unsigned block_warps = 16;
-constexpr unsigned block_threads = block_warps * lane_count;
+// Functions of the rare path are not inlined, so that each has the registers for itself and tiles lose none to them.
 
 // What the launches of a job share. Those of a list's parts add up; only the last one counts as the job.
-struct PatchShared {
+struct ReceiveShared {
   ReceivedChecks checks;
-  MessageSummary* summaries;
   Mailbox* mailbox;
   std::uint64_t mailbox_capacity;
   std::uint8_t* room;
@@ -28,10 +25,14 @@ struct PatchShared {
 };
 
 template <typename Messages>
-struct PatchArguments {
-  PatchShared shared;
+struct ReceiveArguments {
+  ReceiveShared shared;
   Messages messages;
 };
+
+__device__ void report_bad_tile(ExchangeCounters& counters) {
+  counters.tile_status = static_cast<std::int32_t>(Status::bad_tile);
+}
 
 // A fault with its place, so that the first message's is the least.
 constexpr unsigned long long no_fault = ~0ull;
@@ -39,8 +40,10 @@ __device__ unsigned long long fault_of(unsigned index, std::int32_t status) {
   return static_cast<unsigned long long>(index) << 32 | static_cast<std::uint32_t>(status);
 }
 
-// What the block's threads share.
+// What the block's threads share, the message and the piece at hand included, for the sake of registers.
 struct BlockState {
+  ReceivedPlace message;
+  OverflowPiece piece;
   ExchangeCounters counters;  // the communicator's, when the kernel started
   std::uint64_t started_ns;
   unsigned long long escapes;
@@ -49,8 +52,8 @@ struct BlockState {
   std::uint64_t wait_ns;
   unsigned long long values;
   unsigned overflow_messages;
-  unsigned to_patch[block_warps];  // bit i of word w: message 32 w + i of the round
-  Status answer;                   // of the CPU thread to the last request
+  unsigned to_patch[decode_block_warps];  // bit i of word w: message 32 w + i of the round
+  Status answer;                          // of the CPU thread to the last request
 };
 
 // One message's record.
@@ -61,17 +64,20 @@ struct Record {
   std::uint64_t bytes;  // what the message's header announces
 };
 
-// Asks for one piece and waits for it. For one thread.
-__device__ Status request_piece(const PatchShared& shared, const Record& record, std::uint64_t offset,
-                                std::uint64_t& wait_ns) {
-  if (load_acquire(*shared.release) != 0) return Status::aborted;
-  Mailbox& mailbox = *shared.mailbox;
+// Asks for one piece. For one thread.
+__device__ void request_piece(Mailbox& mailbox, const Record& record, std::uint64_t offset) {
   mailbox.sequence = record.sequence;
   mailbox.offset = offset;
   mailbox.chunk = record.chunk;
   mailbox.sender = record.sender;
-  const std::uint64_t ticket = mailbox.ticket + 1;
-  store_release(mailbox.ticket, ticket);
+  store_release(mailbox.ticket, mailbox.ticket + 1);
+}
+
+// Waits for the piece that has been asked for last. For one thread.
+__device__ Status await_piece(const ReceiveShared& shared, const Record& record, std::uint64_t offset,
+                              std::uint64_t& wait_ns) {
+  const Mailbox& mailbox = *shared.mailbox;
+  const std::uint64_t ticket = mailbox.ticket;
   const std::uint64_t begin = global_timer();
   const bool answered = wait_unless_released(*shared.release, [&] { return load_acquire(mailbox.answered) == ticket; });
   wait_ns += global_timer() - begin;
@@ -84,18 +90,18 @@ __device__ Status request_piece(const PatchShared& shared, const Record& record,
 }
 
 // Copies between memory that a CPU has written and device memory: loads first, as those take long. Block-wide.
-__device__ void copy_piece(uint4* to, const uint4* from, std::uint64_t vectors) {
+__device__ __noinline__ void copy_piece(uint4* to, const uint4* from, std::uint64_t vectors) {
   constexpr unsigned batch = 8;
 #pragma unroll 1
-  for (std::uint64_t first = threadIdx.x; first < vectors; first += batch * block_threads) {
+  for (std::uint64_t first = threadIdx.x; first < vectors; first += batch * decode_block_threads) {
     uint4 loaded[batch];
 #pragma unroll
     for (unsigned i = 0; i < batch; ++i) {
-      if (first + i * block_threads < vectors) loaded[i] = __ldcv(from + first + i * block_threads);
+      if (first + i * decode_block_threads < vectors) loaded[i] = __ldcv(from + first + i * decode_block_threads);
     }
 #pragma unroll
     for (unsigned i = 0; i < batch; ++i) {
-      if (first + i * block_threads < vectors) to[first + i * block_threads] = loaded[i];
+      if (first + i * decode_block_threads < vectors) to[first + i * decode_block_threads] = loaded[i];
     }
   }
 }
@@ -114,46 +120,52 @@ __device__ bool starts_in(const OverflowPiece& piece, const ReceivedPlace& messa
   return offset >= piece.begin && offset - piece.begin < piece.step;
 }
 
-// Decodes the tiles of message `index` whose entries start in the piece. Block-wide.
-__device__ void decode_piece(const ReceivedPlace& message, const OverflowPiece& piece, unsigned index,
-                             MessageSummary* summaries, std::uint8_t* distances, BlockState& state) {
-  for (std::uint64_t first = warp_id() * lane_count; first < message.layout.tiles; first += block_threads) {
-    unsigned found = __ballot_sync(all_lanes, starts_in(piece, message, first + lane_id()));
+// Decodes the message's tiles whose entries start in the piece. Block-wide.
+__device__ __noinline__ void decode_piece(const BlockState& state, std::uint8_t* distances,
+                                          ExchangeCounters& counters) {
+  for (std::uint64_t first = warp_id() * lane_count; first < state.message.layout.tiles;
+       first += decode_block_threads) {
+    unsigned found = __ballot_sync(all_lanes, starts_in(state.piece, state.message, first + lane_id()));
     while (found != 0) {
       const unsigned lowest = __ffs(static_cast<int>(found)) - 1;
       found &= found - 1;
-      const TileFate fate = decode_tile<false, true>(message, piece, first + lowest, distances);
+      const TileFate fate = decode_tile<false, true>(state.message, state.piece, first + lowest, distances);
       __syncwarp();  // before the next tile's distances
-      if (fate == TileFate::corrupt && lane_id() == 0) {
-        constexpr auto bad_tile = static_cast<std::int32_t>(Status::bad_tile);
-        atomicMin(&state.fault, fault_of(index, bad_tile));
-        if (summaries != nullptr) summaries[index].status = bad_tile;
-      }
+      if (fate == TileFate::corrupt && lane_id() == 0) report_bad_tile(counters);
     }
   }
   __syncthreads();  // before the next piece overwrites the room
 }
 
-// False if no further message can be patched. Block-wide.
-__device__ bool patch_message(const PatchShared& shared, const ReceivedPlace& message, unsigned index,
-                              std::uint32_t sender, std::uint8_t* distances, BlockState& state) {
-  const MessageHeader& header = message.header();
-  const Record record{sender, header.chunk, header.sequence, message.layout.overflow_bytes(header.entry_units)};
+// Patches the message at hand; false if no further one can be patched. Block-wide.
+__device__ bool patch_message(const ReceiveShared& shared, unsigned index, std::uint32_t sender,
+                              std::uint8_t* distances, BlockState& state) {
+  const MessageHeader& header = state.message.header();
+  const Record record{sender, header.chunk, header.sequence, state.message.layout.overflow_bytes(header.entry_units)};
   // Pieces overlap by the largest entry, so that every entry lies in one of them as a whole.
   const std::uint64_t step = shared.mailbox_capacity - max_overflow_entry_bytes;
+  if (threadIdx.x == 0) {
+    state.answer = load_acquire(*shared.release) == 0 ? Status::ok : Status::aborted;
+    if (state.answer == Status::ok) request_piece(*shared.mailbox, record, 0);
+  }
   for (std::uint64_t offset = 0;; offset += step) {
-    if (threadIdx.x == 0) state.answer = request_piece(shared, record, offset, state.wait_ns);
+    const std::uint64_t size = std::min(shared.mailbox_capacity, record.bytes - offset);
+    const bool last = offset + size == record.bytes;
+    if (threadIdx.x == 0) {
+      if (state.answer == Status::ok) state.answer = await_piece(shared, record, offset, state.wait_ns);
+      state.piece = {shared.room, offset, last ? size : step, size};
+    }
     __syncthreads();
     if (state.answer != Status::ok) {
       if (threadIdx.x == 0) atomicMin(&state.fault, fault_of(index, static_cast<std::int32_t>(state.answer)));
       return false;
     }
-    const std::uint64_t size = std::min(shared.mailbox_capacity, record.bytes - offset);
-    const bool last = offset + size == record.bytes;
     copy_piece(reinterpret_cast<uint4*>(shared.room), reinterpret_cast<const uint4*>(shared.mailbox + 1),
                size / sizeof(uint4));
     __syncthreads();
-    decode_piece(message, {shared.room, offset, last ? size : step, size}, index, shared.summaries, distances, state);
+    // The CPU thread fetches the next one meanwhile.
+    if (!last && threadIdx.x == 0) request_piece(*shared.mailbox, record, offset + step);
+    decode_piece(state, distances, *shared.counters);
     if (last) break;
   }
   if (threadIdx.x == 0) state.overflow_bytes += record.bytes;
@@ -162,27 +174,22 @@ __device__ bool patch_message(const PatchShared& shared, const ReceivedPlace& me
 
 // Looks at the header of the lane's message; returns whether its overflow is to be patched. Warp-wide.
 template <typename Messages>
-__device__ bool examine(const PatchArguments<Messages>& arguments, unsigned index, BlockState& state) {
+__device__ bool examine(const ReceiveArguments<Messages>& arguments, unsigned index, BlockState& state) {
   const Messages& messages = arguments.messages;
-  bool good = false;
   bool overflows = false;
   unsigned long long escapes = 0;
   unsigned long long values = 0;
   if (index - lane_id() >= messages.count) return false;
   if (index < messages.count) {
-    const MessageSummary* summaries = arguments.shared.summaries;
-    const std::int32_t told = summaries == nullptr ? 0 : summaries[index].status;
     const ReceivedPlace message = messages.place(index);
     const MessageHeader& header = message.header();
     const Status status = arguments.shared.checks.check(header, message.layout);
-    good = status == Status::ok;
-    if (good) {
+    if (status == Status::ok) {
       values = message.layout.count;
       escapes = header.escapes;
       overflows = header.entry_units > message.layout.pool_units;
-    }
-    if (told != 0 || !good) {
-      atomicMin(&state.fault, fault_of(index, told != 0 ? told : static_cast<std::int32_t>(status)));
+    } else {
+      atomicMin(&state.fault, fault_of(index, static_cast<std::int32_t>(status)));
     }
   }
 #pragma unroll
@@ -200,7 +207,7 @@ __device__ bool examine(const PatchArguments<Messages>& arguments, unsigned inde
 }
 
 // Adds the launch to the communicator's counters. For one thread.
-__device__ void publish(const PatchShared& shared, const BlockState& state) {
+__device__ void publish(const ReceiveShared& shared, const BlockState& state) {
   const ExchangeCounters& before = state.counters;
   ExchangeCounters& counters = *shared.counters;
   counters.values = before.values + state.values;
@@ -221,12 +228,12 @@ __device__ void publish(const PatchShared& shared, const BlockState& state) {
   if (shared.advance != nullptr) atomicAdd(shared.advance, 1ull);
 }
 
+// What the last block does: it looks at the headers, decodes what has overflowed, and counts. Block-wide.
 template <typename Messages>
-__global__ void __launch_bounds__(block_threads, 1)
-    patch_kernel(const __grid_constant__ PatchArguments<Messages> arguments) {
-  __shared__ __align__(16) std::uint8_t distances[block_warps][escape_room];
-  __shared__ BlockState state;
-  const PatchShared& shared = arguments.shared;
+__device__ __noinline__ void patch(const ReceiveArguments<Messages>& arguments, std::uint8_t* distances) {
+  __shared__ SharedRoom<BlockState> room;
+  BlockState& state = room.object();
+  const ReceiveShared& shared = arguments.shared;
   const Messages& messages = arguments.messages;
 
   constexpr unsigned counter_vectors = sizeof(ExchangeCounters) / sizeof(uint4);
@@ -240,7 +247,7 @@ __global__ void __launch_bounds__(block_threads, 1)
   }
   __syncthreads();
   // The last warp, which seldom has a header to look at, fetches what lies across the bus meanwhile.
-  const unsigned last_lane = threadIdx.x - (block_threads - lane_count);
+  const unsigned last_lane = threadIdx.x - (decode_block_threads - lane_count);
   if (last_lane < counter_vectors) {
     reinterpret_cast<uint4*>(&state.counters)[last_lane] =
         __ldcv(reinterpret_cast<const uint4*>(shared.counters) + last_lane);
@@ -249,17 +256,18 @@ __global__ void __launch_bounds__(block_threads, 1)
   }
 
   bool ended = false;
-  for (unsigned first = 0; first < messages.count; first += block_threads) {
+  for (unsigned first = 0; first < messages.count; first += decode_block_threads) {
     const unsigned word = __ballot_sync(all_lanes, examine(arguments, first + threadIdx.x, state));
     if (lane_id() == 0) state.to_patch[warp_id()] = word;
     if (__syncthreads_or(word != 0) == 0) continue;
     // A fault of an earlier part has ended the job.
     ended = ended || (!shared.first && state.counters.status != static_cast<std::int32_t>(Status::ok));
-    for (unsigned w = 0; w < block_warps; ++w) {
+    for (unsigned w = 0; w < decode_block_warps; ++w) {
       for (unsigned left = state.to_patch[w]; left != 0 && !ended; left &= left - 1) {
         const unsigned index = first + w * lane_count + __ffs(static_cast<int>(left)) - 1;
-        ended =
-            !patch_message(shared, messages.place(index), index, messages.sender(index), distances[warp_id()], state);
+        if (threadIdx.x == 0) state.message = messages.place(index);
+        __syncthreads();
+        ended = !patch_message(shared, index, messages.sender(index), distances, state);
       }
     }
     __syncthreads();  // before the next round's words
@@ -268,10 +276,23 @@ __global__ void __launch_bounds__(block_threads, 1)
   if (threadIdx.x == 0) publish(shared, state);
 }
 
-PatchShared shared_arguments(const PatchJob& job) {
-  PatchShared shared{};
+template <bool aligned, typename Messages>
+__global__ void __launch_bounds__(decode_block_threads, decode_blocks_per_multiprocessor)
+    receive_kernel(const __grid_constant__ ReceiveArguments<Messages> arguments) {
+  __shared__ __align__(16) std::uint8_t distances[decode_block_warps][escape_room];
+  // Blocks begin in their order: the last one ends as late as any, and all of them fit beside it when it waits.
+  if (blockIdx.x == gridDim.x - 1) {
+    patch(arguments, distances[warp_id()]);
+    return;
+  }
+  decode_block<aligned, false>(
+      arguments.messages, blockIdx.x, [](unsigned) { return OverflowPiece{}; }, distances,
+      [&](unsigned) { report_bad_tile(*arguments.shared.counters); });
+}
+
+ReceiveShared shared_arguments(const ReceiveJob& job) {
+  ReceiveShared shared{};
   shared.checks = ReceivedChecks(job.decode);
-  shared.summaries = job.decode.summaries;
   shared.mailbox = job.mailbox;
   shared.mailbox_capacity = job.mailbox_capacity;
   shared.room = static_cast<std::uint8_t*>(job.room);
@@ -285,36 +306,48 @@ PatchShared shared_arguments(const PatchJob& job) {
 }
 
 template <typename Messages>
-cudaError_t launch(const PatchArguments<Messages>& arguments, cudaStream_t stream) {
-  patch_kernel<<<1, block_threads, 0, stream>>>(arguments);
+cudaError_t launch(const ReceiveArguments<Messages>& arguments, cudaStream_t stream) {
+  const std::uint32_t blocks = arguments.messages.block_total() + 1;
+  if (arguments.messages.is_aligned()) {
+    receive_kernel<true><<<blocks, decode_block_threads, 0, stream>>>(arguments);
+  } else {
+    receive_kernel<false><<<blocks, decode_block_threads, 0, stream>>>(arguments);
+  }
   return cudaGetLastError();
 }
 
 template <unsigned capacity>
-using ListArguments = PatchArguments<ReceivedList<capacity>>;
+using ListArguments = ReceiveArguments<ReceivedList<capacity>>;
 
 }  // namespace
 
-cudaError_t launch_patch(const PatchJob& job, cudaStream_t stream) {
+cudaError_t launch_receive(const ReceiveJob& job, cudaStream_t stream) {
   if (job.decode.items == nullptr) {
-    return launch(PatchArguments<ReceivedRow>{shared_arguments(job), ReceivedRow(job.decode)}, stream);
+    return launch(ReceiveArguments<ReceivedRow>{shared_arguments(job), ReceivedRow(job.decode, decode_block_warps)},
+                  stream);
   }
   return launch_parts<ListArguments>(job.decode.item_count,
                                      [&](auto& arguments, std::uint32_t first, std::uint32_t part, bool last) {
                                        arguments.shared = shared_arguments(job);
-                                       if (job.decode.summaries != nullptr) arguments.shared.summaries += first;
                                        arguments.shared.first = first == 0;
                                        arguments.shared.last = last;
-                                       arguments.messages.fill(job.decode, first, part, block_warps);
+                                       arguments.messages.fill(job.decode, first, part, decode_block_warps);
                                        return launch(arguments, stream);
                                      });
 }
 
-cudaError_t load_patch() {
-  cudaFuncAttributes attributes{};
-  cudaError_t error = cudaFuncGetAttributes(&attributes, patch_kernel<ReceivedRow>);
-  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, patch_kernel<ReceivedList<small_list>>);
-  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, patch_kernel<ReceivedList<large_list>>);
+cudaError_t load_receive() {
+  cudaError_t error = cudaSuccess;
+  const auto load = [&](auto kernel) {
+    cudaFuncAttributes attributes{};
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  };
+  load(receive_kernel<true, ReceivedRow>);
+  load(receive_kernel<false, ReceivedRow>);
+  load(receive_kernel<true, ReceivedList<small_list>>);
+  load(receive_kernel<false, ReceivedList<small_list>>);
+  load(receive_kernel<true, ReceivedList<large_list>>);
+  load(receive_kernel<false, ReceivedList<large_list>>);
   return error;
 }
 
