@@ -85,11 +85,12 @@ inline constexpr std::uint64_t max_overflow_entry_bytes = 1024;
 // `room` and writes the tiles whose entries the piece holds. The own message (decode.skip) is counted, not decoded. A
 // record is asked for by its header's sequence and chunk. A job without messages only counts.
 //
-// counters->tile_status gets bad_tile for a corrupt tile; it is left alone, the others are written.
+// counters->tile_status gets bad_tile for a corrupt tile; it is left alone, the others are written. Tiles of a message
+// with a bad header may count, or not.
 // counters->status gets what else is found, the first message's first:
 //   a bad header       the message is neither counted nor patched, the others are
 //   bad_totals         a record or a piece of another size than announced
-//   aborted            *release was set while, or before, a record was asked for
+//   aborted            *release was set while, or before, a piece of a record was asked for
 //   the mailbox's      a record will never come
 // The last three end the job: no further record is asked for, and tiles that need one stay as they were. `finished` and
 // `advance` are counted in any case.

@@ -77,12 +77,13 @@ class OverflowPort {
   // From any thread, without lock or CUDA call: kernels that wait go on at once; their output is undefined. A record of
   // which only a part has been posted is dropped.
   void release();
-  // First fault that a kernel or the helper thread has found; sticky.
+  // A fault that a kernel or the helper thread has found; once there is one, there is one for good.
   Status status() const;
   // Everything that encodes have posted has left the process. Says nothing of encodes that have yet to run.
   bool flushed() const;
 
-  // As they stand, while kernels may run: what belongs to `finished` exchanges is in the others.
+  // As they stand, while kernels may run: what belongs to `finished` exchanges is in the
+  // others, but for a corrupt tile.
   codec::ExchangeCounters counters() const;
   std::uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }  // chunks so far
   // Records that have been shipped to one rank alone, point to point: how often and how much its messages overflowed.

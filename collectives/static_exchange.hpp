@@ -14,8 +14,10 @@
 //
 // An exchange and the codec's work beside it become ready at the same moment, and NCCL's blocks, of which each needs
 // nearly all registers of a multiprocessor, would then find none until a whole encode or decode had drained: nothing
-// would overlap. So B stands back first, for long enough that NCCL's kernel has started. (Measured at 25 GB/s, 1 GiB:
-// 1.335 without overlap, 1.363 with, 1.379 with a head start, the same for 8 to 30 us.)
+// would overlap. So B stands back first, for long enough that NCCL's kernel has started. (Measured, all-gathers of
+// 1 GiB: at 25 GB/s 1.335 without overlap, 1.363 with, 1.379 with a head start, the same for 8 to 30 us; over NVLink
+// 1.07 with 10 us and 1.10 with 20. Streams of a higher priority for NCCL gain little: 1.366 and 1.05. A CUDA graph of
+// pause and decode would save 4 us of host time, but jobs that are profiled may crash if they launch graphs.)
 //
 // Sequences are counted on the device, so that every replay has its own. The calls of a group on one communicator count
 // as one, whose chunks are numbered through: encodes of a later call may run before decodes of an earlier one.
@@ -40,7 +42,7 @@ class StaticLane : public GatherChunks {
   // From this size on an own shard's copy is worth four event calls: it then takes longer than those.
   static constexpr std::uint64_t side_copy_bytes = 8 << 20;
 
-  static constexpr std::uint32_t head_start_ns = 10'000;
+  static constexpr std::uint32_t head_start_ns = 20'000;
 
   template <typename Job>
   Job numbered(Job job) const {

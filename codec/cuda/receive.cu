@@ -8,7 +8,7 @@
 namespace zipccl::codec::cuda {
 namespace {
 
-// Functions of the rare path are not inlined, so that each has the registers for itself and tiles lose none to them.
+// Functions of the rare path are not inlined, so that tiles lose no registers to them, and have but the kernel's few.
 
 // What the launches of a job share. Those of a list's parts add up; only the last one counts as the job.
 struct ReceiveShared {
@@ -53,7 +53,8 @@ struct BlockState {
   unsigned long long values;
   unsigned overflow_messages;
   unsigned to_patch[decode_block_warps];  // bit i of word w: message 32 w + i of the round
-  Status answer;                          // of the CPU thread to the last request
+  std::uint64_t ticket;                   // of the last request to the CPU thread
+  Status answer;                          // to it
 };
 
 // One message's record.
@@ -64,20 +65,24 @@ struct Record {
   std::uint64_t bytes;  // what the message's header announces
 };
 
-// Asks for one piece. For one thread.
-__device__ void request_piece(Mailbox& mailbox, const Record& record, std::uint64_t offset) {
+// Asks for one piece, unless nothing is to be asked for any more; `ticket` gets the request's number. For one thread.
+__device__ Status request_piece(const ReceiveShared& shared, const Record& record, std::uint64_t offset,
+                                std::uint64_t& ticket) {
+  if (load_acquire(*shared.release) != 0) return Status::aborted;
+  Mailbox& mailbox = *shared.mailbox;
   mailbox.sequence = record.sequence;
   mailbox.offset = offset;
   mailbox.chunk = record.chunk;
   mailbox.sender = record.sender;
-  store_release(mailbox.ticket, mailbox.ticket + 1);
+  ticket = mailbox.ticket + 1;
+  store_release(mailbox.ticket, ticket);
+  return Status::ok;
 }
 
 // Waits for the piece that has been asked for last. For one thread.
 __device__ Status await_piece(const ReceiveShared& shared, const Record& record, std::uint64_t offset,
-                              std::uint64_t& wait_ns) {
+                              std::uint64_t ticket, std::uint64_t& wait_ns) {
   const Mailbox& mailbox = *shared.mailbox;
-  const std::uint64_t ticket = mailbox.ticket;
   const std::uint64_t begin = global_timer();
   const bool answered = wait_unless_released(*shared.release, [&] { return load_acquire(mailbox.answered) == ticket; });
   wait_ns += global_timer() - begin;
@@ -89,21 +94,21 @@ __device__ Status await_piece(const ReceiveShared& shared, const Record& record,
   return expected ? Status::ok : Status::bad_totals;
 }
 
-// Copies between memory that a CPU has written and device memory: loads first, as those take long. Block-wide.
+// Copies between memory that a CPU has written and device memory: a whole batch is loaded before it is stored, as loads
+// take long. Block-wide.
 __device__ __noinline__ void copy_piece(uint4* to, const uint4* from, std::uint64_t vectors) {
   constexpr unsigned batch = 8;
+  std::uint64_t next = threadIdx.x;
 #pragma unroll 1
-  for (std::uint64_t first = threadIdx.x; first < vectors; first += batch * decode_block_threads) {
+  for (; next + (batch - 1) * decode_block_threads < vectors; next += batch * decode_block_threads) {
     uint4 loaded[batch];
 #pragma unroll
-    for (unsigned i = 0; i < batch; ++i) {
-      if (first + i * decode_block_threads < vectors) loaded[i] = __ldcv(from + first + i * decode_block_threads);
-    }
+    for (unsigned i = 0; i < batch; ++i) loaded[i] = __ldcv(from + next + i * decode_block_threads);
 #pragma unroll
-    for (unsigned i = 0; i < batch; ++i) {
-      if (first + i * decode_block_threads < vectors) to[first + i * decode_block_threads] = loaded[i];
-    }
+    for (unsigned i = 0; i < batch; ++i) to[next + i * decode_block_threads] = loaded[i];
   }
+#pragma unroll 1
+  for (; next < vectors; next += decode_block_threads) to[next] = __ldcv(from + next);
 }
 
 // Whether the lane's tile has an entry that starts in the piece, by its tail alone.
@@ -144,15 +149,12 @@ __device__ bool patch_message(const ReceiveShared& shared, unsigned index, std::
   const Record record{sender, header.chunk, header.sequence, state.message.layout.overflow_bytes(header.entry_units)};
   // Pieces overlap by the largest entry, so that every entry lies in one of them as a whole.
   const std::uint64_t step = shared.mailbox_capacity - max_overflow_entry_bytes;
-  if (threadIdx.x == 0) {
-    state.answer = load_acquire(*shared.release) == 0 ? Status::ok : Status::aborted;
-    if (state.answer == Status::ok) request_piece(*shared.mailbox, record, 0);
-  }
+  if (threadIdx.x == 0) state.answer = request_piece(shared, record, 0, state.ticket);
   for (std::uint64_t offset = 0;; offset += step) {
     const std::uint64_t size = std::min(shared.mailbox_capacity, record.bytes - offset);
     const bool last = offset + size == record.bytes;
     if (threadIdx.x == 0) {
-      if (state.answer == Status::ok) state.answer = await_piece(shared, record, offset, state.wait_ns);
+      if (state.answer == Status::ok) state.answer = await_piece(shared, record, offset, state.ticket, state.wait_ns);
       state.piece = {shared.room, offset, last ? size : step, size};
     }
     __syncthreads();
@@ -164,7 +166,7 @@ __device__ bool patch_message(const ReceiveShared& shared, unsigned index, std::
                size / sizeof(uint4));
     __syncthreads();
     // The CPU thread fetches the next one meanwhile.
-    if (!last && threadIdx.x == 0) request_piece(*shared.mailbox, record, offset + step);
+    if (!last && threadIdx.x == 0) state.answer = request_piece(shared, record, offset + step, state.ticket);
     decode_piece(state, distances, *shared.counters);
     if (last) break;
   }

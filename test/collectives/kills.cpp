@@ -73,7 +73,7 @@ constexpr auto longest_end = milliseconds(10000);
 
 // When the victim dies. Every kind of kill comes in turn.
 enum class Moment : std::uint8_t {
-  record,      // the others have its message, but not the record with the rest, which their patches wait for
+  record,      // the others have its message, but not the record with the rest, which their decodes wait for
   collective,  // the others' NCCL waits for it in a call that it has not made
   anywhere     // in a stream of calls, some with records
 };

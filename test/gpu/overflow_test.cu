@@ -305,9 +305,11 @@ void faults(codec::Device& device, const ExchangeShape& shape) {
   const std::size_t shard_bytes = shape.count * sizeof(std::uint16_t);
   const Memory values = upload_values(device, random_bits(shape.count, 10));
   const Memory outputs(device, ranks * ranks * shard_bytes);
-  const auto run = [&](const char* what, Status expected, auto arrange) {
+  constexpr std::uint64_t later = 3;
+  const auto run = [&](const std::string& what, Status expected, auto arrange, std::uint64_t good_answers = 0) {
     ExchangePair pair(device, shape);
     OverflowServer server(pair.senders(), pair.receivers());
+    server.good_answers = good_answers;
     fill(outputs.data(), poison, outputs.size());
     for (std::uint32_t r = 0; r < ranks; ++r) pair.encode(r, 1, values.data(), pair.rank(0).streams[0]);
     pair.exchange(0, pair.rank(0).streams[0]);
@@ -316,10 +318,14 @@ void faults(codec::Device& device, const ExchangeShape& shape) {
     pair.receive(0, 1, outputs.data(), pair.rank(0).streams[0]);
     synchronize();
     const codec::ExchangeCounters& counters = pair.counters(0);
-    expect(counters.fault() == expected,
-           std::string(what) + ": status " + std::to_string(static_cast<int>(counters.fault())));
-    expect(counters.finished == 1, std::string(what) + ": finished");
-    expect(count_other_bytes(outputs.data(), poison, shard_bytes) == 0, std::string(what) + ": the own shard");
+    expect(counters.fault() == expected, what + ": status " + std::to_string(static_cast<int>(counters.fault())));
+    expect(counters.finished == 1, what + ": finished");
+    expect(count_other_bytes(outputs.data(), poison, shard_bytes) == 0, what + ": the own shard");
+    const std::uint64_t asked = codec::load_acquire(pair.rank(0).mailbox.as<codec::Mailbox>()->ticket);
+    expect(server.answered == asked - (expected == Status::aborted ? 1 : 0), what + ": answers");
+    const bool ended =
+        expected == Status::connection_lost || expected == Status::bad_totals || expected == Status::aborted;
+    expect(!ended || asked == good_answers + 1, what + ": " + std::to_string(asked) + " requests");
   };
   const Layout layout = shape.layout();
   const auto change = [&](ExchangePair& pair, std::uint32_t sender, std::uint64_t offset, std::uint32_t word) {
@@ -328,6 +334,27 @@ void faults(codec::Device& device, const ExchangeShape& shape) {
   const std::uint64_t second_tail = layout.tails + codec::tail_bytes;
   run("no fault", Status::ok, [](ExchangePair&, OverflowServer&) {});
   run("lost", Status::connection_lost, [](ExchangePair&, OverflowServer& server) { server.lost_sender = 1; });
+  run(
+      "lost later", Status::connection_lost, [](ExchangePair&, OverflowServer& server) { server.lost_sender = 1; },
+      later);
+  run(
+      "another record later", Status::bad_totals,
+      [](ExchangePair&, OverflowServer& server) { server.wrong_record = 16; }, later);
+  run(
+      "another piece later", Status::bad_totals, [](ExchangePair&, OverflowServer& server) { server.wrong_piece = 16; },
+      later);
+  std::thread releasing;
+  run(
+      "released later", Status::aborted,
+      [&](ExchangePair& pair, OverflowServer& server) {
+        server.hold_answers = true;
+        releasing = std::thread([&pair] {
+          std::this_thread::sleep_for(milliseconds(50));
+          codec::store_release(*pair.rank(0).release.as<std::uint32_t>(), 1u);
+        });
+      },
+      later);
+  releasing.join();  // the job has ended by its doing
   run("another record", Status::bad_totals, [](ExchangePair&, OverflowServer& server) { server.wrong_record = 16; });
   run("another piece", Status::bad_totals, [](ExchangePair&, OverflowServer& server) { server.wrong_piece = 16; });
   run("bad header", Status::bad_magic, [&](ExchangePair& pair, OverflowServer&) { change(pair, 1, 0, 1); });

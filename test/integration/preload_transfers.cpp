@@ -311,8 +311,8 @@ int orders() {
   return 0;
 }
 
-// Rank 0 stops for some seconds while its record is on the way: rank 1's patch waits for it, and an abort ends that.
-int aborted_patch() {
+// Rank 0 stops for some seconds while its record is on the way: rank 1's decode waits for it, and an abort ends that.
+int aborted_decode() {
   ncclComm_t comm = create();
   constexpr std::size_t long_to_ship = 16'000'000;
   Ring ring(long_to_ship, everybody(), random_value_of);
@@ -427,7 +427,7 @@ int transfer_scenario(int argc, char** argv) {
                                                       {"transfers-empty", empty},
                                                       {"transfers-results", results},
                                                       {"transfers-orders", orders},
-                                                      {"transfers-aborted", aborted_patch},
+                                                      {"transfers-aborted", aborted_decode},
                                                       {"transfers-killed", killed_peer},
                                                       {"transfers-children", children},
                                                       {"transfers-captured", captured_first},

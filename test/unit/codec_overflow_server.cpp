@@ -77,10 +77,11 @@ std::vector<OverflowServer::Record> OverflowServer::records() const {
 void OverflowServer::answer(const Receiver& receiver) {
   codec::Mailbox& mailbox = *receiver.mailbox;
   const std::uint64_t ticket = load_acquire(mailbox.ticket);
-  if (ticket == mailbox.answered || hold_answers) {
+  const bool good = answered < good_answers;
+  if (ticket == mailbox.answered || (hold_answers && !good)) {
     return;
   }
-  if (mailbox.sender == lost_sender) {
+  if (mailbox.sender == lost_sender && !good) {
     mailbox.status = static_cast<std::int32_t>(Status::connection_lost);
   } else {
     const std::lock_guard lock(mutex_);
@@ -96,8 +97,8 @@ void OverflowServer::answer(const Receiver& receiver) {
     const std::uint64_t bytes = std::min(receiver.capacity, record.size() - std::min(mailbox.offset, record.size()));
     std::memcpy(mailbox.data(), record.data() + (bytes == 0 ? 0 : mailbox.offset), bytes);
     mailbox.status = static_cast<std::int32_t>(Status::ok);
-    mailbox.record_bytes = record.size() + wrong_record;
-    mailbox.piece_bytes = bytes + wrong_piece;
+    mailbox.record_bytes = record.size() + (good ? 0 : wrong_record.load());
+    mailbox.piece_bytes = bytes + (good ? 0 : wrong_piece.load());
   }
   ++answered;
   store_release(mailbox.answered, ticket);

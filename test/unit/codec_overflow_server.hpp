@@ -38,6 +38,7 @@ class OverflowServer {
   std::atomic<std::uint32_t> lost_sender = ~0u;  // requests for its records are answered with connection_lost
   std::atomic<std::uint64_t> wrong_record = 0;   // added to the size of every record
   std::atomic<std::uint64_t> wrong_piece = 0;    // added to the size of every piece
+  std::atomic<std::uint64_t> good_answers = 0;   // so many requests are answered before any of these faults
 
   std::atomic<std::uint64_t> drained = 0;   // records that are whole
   std::atomic<std::uint64_t> pieces = 0;    // of records
