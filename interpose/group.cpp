@@ -1,8 +1,11 @@
 #include "interpose/group.hpp"
 
-#include <deque>
+#include <array>
+#include <cstddef>
 #include <exception>
+#include <forward_list>
 #include <memory>
+#include <memory_resource>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -28,9 +31,12 @@ struct ThreadGroup {
 };
 constinit thread_local ThreadGroup current;
 
+constexpr std::size_t usual_calls = 8;  // of a group, for which memory is taken at once
+
 Contents& contents() {
   if (current.contents == nullptr) {
     current.contents = new Contents;
+    current.contents->calls.reserve(usual_calls);
   }
   return *current.contents;
 }
@@ -187,7 +193,7 @@ class Plan {
       if (auto* const transfer = std::get_if<EligibleTransfer>(&part)) {
         add_compressed(std::move(*transfer));
       } else {
-        add_native(native_parts_.emplace_back(std::move(part)));
+        add_native(native_parts_.emplace_front(std::move(part)));
       }
     }
   }
@@ -215,13 +221,16 @@ class Plan {
   }
 
   const EligibleCalls& eligible_;
+  // A usual group's lists need no allocation.
+  std::array<std::byte, 4 * usual_calls * sizeof(Issue)> room_;
+  std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
   std::vector<EligibleAllGather> all_gathers_;
-  std::vector<Issue> calls_;  // of the real group, in program order
+  std::pmr::vector<Issue> calls_{&memory_};  // of the real group, in program order
   std::vector<EligibleTransfer> transfers_;
-  std::deque<RecordedCall> native_parts_;  // of compressed all-to-alls
-  std::vector<const CommPointer*> begun_;  // owners of the eligible calls that have begun
-  ncclComm_t comm_ = nullptr;              // of the latest call that has one
-  bool several_ = false;                   // calls of several communicators
+  std::forward_list<RecordedCall> native_parts_;          // of compressed all-to-alls
+  std::pmr::vector<const CommPointer*> begun_{&memory_};  // owners of the eligible calls that have begun
+  ncclComm_t comm_ = nullptr;                             // of the latest call that has one
+  bool several_ = false;                                  // calls of several communicators
 };
 
 ncclResult_t decide_and_issue(const NcclTable& nccl, const EligibleCalls& eligible, std::vector<RecordedCall>& calls) {
