@@ -36,9 +36,11 @@ ncclResult_t all_gather(std::span<const AllGatherCall> calls, Status* status) {
   }
   // All communicators of a process have the same exchange mode.
   const Exchange exchange = calls.front().communicator->agreement.exchange;
-  const Outcome outcome = exchange == Exchange::fixed         ? static_all_gather(calls)
-                          : exchange == Exchange::sizes_first ? sizes_first_all_gather(calls)
-                                                              : exact_all_gather(calls);
+  const Outcome outcome = attempt([&] {
+    return exchange == Exchange::fixed         ? static_all_gather(calls)
+           : exchange == Exchange::sizes_first ? sizes_first_all_gather(calls)
+                                               : exact_all_gather(calls);
+  });
   if (!outcome.ok()) {
     *status = outcome.status;
     for (const AllGatherCall& call : calls) {

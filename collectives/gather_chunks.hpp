@@ -75,7 +75,7 @@ Outcome in_group(const NcclTable& nccl, Operations operations) {
   if (const ncclResult_t opened = nccl.ncclGroupStart(); opened != ncclSuccess) {
     return Outcome::of(opened);
   }
-  const Outcome inside = operations();
+  const Outcome inside = attempt(operations);
   const ncclResult_t closed = nccl.ncclGroupEnd();
   return inside.ok() ? Outcome::of(closed) : inside;
 }
@@ -114,19 +114,19 @@ template <typename Lane, typename AfterRound>
 Outcome run_lanes(std::vector<std::unique_ptr<Lane>> lanes, AfterRound after_round) {
   const NcclTable& nccl = *lanes.front()->communicator().nccl;
   while (!lanes.empty()) {
-    Outcome outcome = for_each_lane(lanes, [](Lane& lane) {
-      const Outcome alive = lane.alive();
-      return alive.ok() ? lane.encode_next() : alive;
+    const Outcome outcome = attempt([&] {
+      Outcome step = for_each_lane(lanes, [](Lane& lane) {
+        const Outcome alive = lane.alive();
+        return alive.ok() ? lane.encode_next() : alive;
+      });
+      if (step.ok()) {
+        step = in_group(nccl, [&] { return for_each_lane(lanes, [](Lane& lane) { return lane.exchange(); }); });
+      }
+      if (step.ok()) {
+        step = for_each_lane(lanes, [](Lane& lane) { return lane.decode_next(); });
+      }
+      return step.ok() ? after_round(lanes) : step;
     });
-    if (outcome.ok()) {
-      outcome = in_group(nccl, [&] { return for_each_lane(lanes, [](Lane& lane) { return lane.exchange(); }); });
-    }
-    if (outcome.ok()) {
-      outcome = for_each_lane(lanes, [](Lane& lane) { return lane.decode_next(); });
-    }
-    if (outcome.ok()) {
-      outcome = after_round(lanes);
-    }
     if (!outcome.ok()) {
       for (const auto& lane : lanes) {
         lane->abandon();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 
 #include "codec/status.hpp"
 #include "collectives/nccl_api.hpp"
@@ -22,5 +23,15 @@ struct Outcome {
 // What a caller of NCCL is told of a fault: a device error is ncclUnhandledCudaError; an abort, or a captured call for
 // which there is no memory, ncclInvalidUsage; a lost peer ncclRemoteError, a corrupt message ncclInternalError.
 ncclResult_t nccl_result(Status status);
+
+// For steps of a call that allocate: whatever fails, the call must be ended in order.
+template <typename Step>
+Outcome attempt(Step step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return Outcome::of(Status::out_of_memory);
+  }
+}
 
 }  // namespace zipccl::collectives

@@ -82,7 +82,7 @@ class Plan {
     calls_.reserve(calls.size());
     begun_.reserve(calls.size());
     for (RecordedCall& call : calls) {
-      const ncclResult_t begun = std::visit([&](auto& one) { return add(one, call); }, call);
+      const ncclResult_t begun = guarded([&] { return std::visit([&](auto& one) { return add(one, call); }, call); });
       if (begun != ncclSuccess) {
         note_dropped();
         return begun;
@@ -96,14 +96,17 @@ class Plan {
     if (!several_ || (all_gathers_.empty() && transfers_.empty())) {
       return issue_calls(nccl, close_group);
     }
-    const std::unique_ptr<EligibleCalls::Apart> apart = eligible_.apart(all_gathers_, transfers_);
-    ncclResult_t result = guarded([&] { return apart->begin(); });
+    std::unique_ptr<EligibleCalls::Apart> apart;
+    ncclResult_t result = guarded([&] {
+      apart = eligible_.apart(all_gathers_, transfers_);
+      return apart->begin();
+    });
     if (result == ncclSuccess) {
       result = guarded([&] { return issue_calls(nccl, close_group); });
     } else {
       note_dropped();
     }
-    return apart->end(result);
+    return apart != nullptr ? apart->end(result) : result;
   }
 
   void add_native(const RecordedCall& call) { calls_.push_back({&call, 0}); }
@@ -117,7 +120,7 @@ class Plan {
   template <typename CloseGroup>
   ncclResult_t issue_calls(const NcclTable& nccl, CloseGroup close_group) {
     if (!all_gathers_.empty()) {
-      if (const ncclResult_t result = eligible_.run(all_gathers_); result != ncclSuccess) {
+      if (const ncclResult_t result = guarded([&] { return eligible_.run(all_gathers_); }); result != ncclSuccess) {
         note_dropped();
         return result;
       }
@@ -131,13 +134,16 @@ class Plan {
       result = issue_group(
           nccl, close_group, [](std::size_t) { return ncclInternalError; }, &dropped);
     } else {
-      const std::unique_ptr<EligibleCalls::Batch> batch = eligible_.batch(transfers_);
-      result = guarded([&] { return batch->before(); });
+      std::unique_ptr<EligibleCalls::Batch> batch;
+      result = guarded([&] {
+        batch = eligible_.batch(transfers_);
+        return batch->before();
+      });
       if (result == ncclSuccess) {
         result = issue_group(
             nccl, close_group, [&](std::size_t index) { return batch->issue(index); }, &dropped);
       }
-      result = batch->after(result, dropped);
+      result = batch != nullptr ? batch->after(result, dropped) : result;
     }
     if (dropped) {
       note_dropped();

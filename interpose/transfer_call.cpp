@@ -1,6 +1,5 @@
 #include "interpose/transfer_call.hpp"
 
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -88,21 +87,13 @@ class Batch final : public EligibleCalls::Batch {
   template <typename Step>
   ncclResult_t for_each(Step step) {
     for (Group& group : groups_) {
-      if (const ncclResult_t result = note(group, attempt(step, group.transfers)); result != ncclSuccess) {
+      // One that throws has begun and must be abandoned as one that fails.
+      const Outcome outcome = collectives::attempt([&] { return step(group.transfers); });
+      if (const ncclResult_t result = note(group, outcome); result != ncclSuccess) {
         return result;
       }
     }
     return ncclSuccess;
-  }
-
-  // One that throws has begun and must be abandoned as one that fails.
-  template <typename Step>
-  static Outcome attempt(Step step, TransferGroup& transfers) {
-    try {
-      return step(transfers);
-    } catch (const std::bad_alloc&) {
-      return Outcome::of(Status::out_of_memory);
-    }
   }
 
   static ncclResult_t note(Group& group, const Outcome& outcome) {

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "collectives/gather_chunks.hpp"
 #include "collectives/sizes_first_exchange.hpp"
 #include "test/support/data.hpp"
 #include "test/unit/catch.hpp"
@@ -280,6 +283,57 @@ TEST_CASE("staging of unlike sizes works alike when limited to the smallest") {
   REQUIRE(larger.communicator.staging->bytes() == 3 * staging_bytes);
   ranks.gather(3 * Staging::chunk_values(staging_bytes, 2, false, 16) + 1, Data::random);
   ranks.require_equal();
+}
+
+// A lane of two chunks that has no memory for one of its steps.
+struct PoorLane {
+  Communicator& own;
+  std::string lacking;
+  std::vector<std::string>& steps;
+  int left = 2;
+
+  Outcome step(const char* name) {
+    steps.emplace_back(name);
+    if (left == 1 && lacking == name) {
+      throw std::bad_alloc();
+    }
+    return {};
+  }
+  Communicator& communicator() const { return own; }
+  bool has_next() const { return left > 0; }
+  Outcome alive() const { return {}; }
+  Outcome encode_next() { return step("encode"); }
+  Outcome exchange() { return step("exchange"); }
+  Outcome decode_next() {
+    const Outcome outcome = step("decode");
+    --left;
+    return outcome;
+  }
+  void abandon() const { steps.emplace_back("abandon"); }
+};
+
+TEST_CASE("a call for which memory runs out is ended as one that fails, and no real group stays open") {
+  static int open = 0;
+  NcclTable nccl;
+  nccl.ncclGroupStart = [] { return ++open, ncclSuccess; };
+  nccl.ncclGroupEnd = [] { return --open, ncclSuccess; };
+  Communicator communicator;
+  communicator.nccl = &nccl;
+  for (const std::string lacking : {"encode", "exchange", "decode", "round"}) {
+    CAPTURE(lacking);
+    std::vector<std::string> steps;
+    std::vector<std::unique_ptr<PoorLane>> lanes;
+    lanes.emplace_back(new PoorLane{communicator, lacking, steps});
+    lanes.emplace_back(new PoorLane{communicator, "", steps});
+    const Outcome outcome = run_lanes(std::move(lanes), [&](const auto& all) {
+      return lacking == "round" && all.front()->left == 1 ? throw std::bad_alloc() : Outcome{};
+    });
+    REQUIRE(outcome.status == Status::out_of_memory);
+    REQUIRE(outcome.result == ncclUnhandledCudaError);
+    REQUIRE(open == 0);
+    REQUIRE(std::count(steps.begin(), steps.end(), "abandon") == 2);
+    REQUIRE(steps.back() == "abandon");
+  }
 }
 
 TEST_CASE("staging is refused whole") {

@@ -20,7 +20,7 @@ inline ncclResult_t start_result = ncclSuccess;
 inline ncclResult_t end_result = ncclSuccess;
 inline ncclResult_t all_gather_result = ncclSuccess;
 inline ncclResult_t before_result = ncclSuccess;  // of a batch
-inline std::string lacks_memory;                  // the step of a batch that throws
+inline std::string lacks_memory;                  // the step that throws
 inline std::vector<std::size_t> all_gather_sizes;
 inline std::vector<std::size_t> begun;  // sizes of the eligible all-gathers that were decided about
 inline ncclResult_t begin_result = ncclSuccess;
@@ -53,6 +53,12 @@ inline NcclTable fake_nccl() {
   return table;
 }
 
+inline void allocate(const char* step) {
+  if (lacks_memory == step) {
+    throw std::bad_alloc();
+  }
+}
+
 // Notes what a batch of compressed sends and receives is asked to do.
 class FakeBatch final : public EligibleCalls::Batch {
  public:
@@ -76,12 +82,6 @@ class FakeBatch final : public EligibleCalls::Batch {
   }
 
  private:
-  static void allocate(const char* step) {
-    if (lacks_memory == step) {
-      throw std::bad_alloc();
-    }
-  }
-
   std::vector<std::uint64_t> counts_;
 };
 
@@ -128,13 +128,16 @@ class FakeCalls final : public EligibleCalls {
     return all_gather_result;
   }
   std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> transfers) const override {
+    allocate("batch");
     return std::make_unique<FakeBatch>(transfers);
   }
   std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers,
                                std::span<EligibleTransfer> transfers) const override {
+    allocate("apart");
     return std::make_unique<FakeApart>(all_gathers.size() + transfers.size());
   }
   std::vector<RecordedCall> parts(const EligibleAllToAll& call) const override {
+    allocate("parts");
     EligibleTransfer part{{}, ncclBfloat16, call.owner};
     part.transfer.count = call.count;
     std::vector<RecordedCall> made;

@@ -71,6 +71,32 @@ TEST_CASE("an eligible call that cannot be decided about fails the group before 
   CHECK(!Group::open());
 }
 
+TEST_CASE("wherever memory runs out, the group ends, and calls that have begun are known to be dropped") {
+  const NcclTable nccl = fake_nccl();
+  CHECK(Group::start(nccl, true) == ncclSuccess);
+  CHECK(Group::add(eligible(1, communicator(1))) == ncclSuccess);
+  SECTION("a batch") {
+    lacks_memory = "batch";
+    CHECK(Group::add(transfer(2, true, communicator(1))) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"compressed", "keep 2", "ran ahead 1"});
+  }
+  SECTION("streams of their own") {
+    lacks_memory = "apart";
+    CHECK(Group::add(transfer(2, true, communicator(2))) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"keep 2"});
+  }
+  SECTION("an all-to-all's operations") {
+    lacks_memory = "parts";
+    auto owner = std::make_shared<CommState>();
+    CHECK(Group::add(EligibleAllToAll{nullptr, nullptr, 3, ncclBfloat16, nullptr, owner}) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"keep 2"});
+  }
+  CHECK(!Group::open());
+}
+
 TEST_CASE("no call begins in a group that is simulated or has failed") {
   const NcclTable nccl = fake_nccl();
   CHECK(Group::start(nccl, true) == ncclSuccess);
