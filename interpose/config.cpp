@@ -16,8 +16,8 @@ namespace zipccl::interpose {
 namespace {
 
 // Smallest call that is compressed where the user names no size; nothing where compression does not pay. Measured with
-// zipccl perf all-gather and all-to-all: below these sizes a call's fixed cost (the launches of encode, decode and
-// patch) eats what fewer bytes save.
+// zipccl perf all-gather and all-to-all: below these sizes a call's fixed cost (the launches of encode and decode)
+// eats what fewer bytes save.
 std::optional<std::uint64_t> automatic_min(switcher::LinkClass slowest_link) {
   switch (slowest_link) {
     case switcher::LinkClass::same_device:
