@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <new>
 
 #include "codec/status.hpp"
@@ -24,13 +25,16 @@ struct Outcome {
 // which there is no memory, ncclInvalidUsage; a lost peer ncclRemoteError, a corrupt message ncclInternalError.
 ncclResult_t nccl_result(Status status);
 
-// For steps of a call that allocate: whatever fails, the call must be ended in order.
+// For steps of a call that allocate: whatever is thrown, the call must be ended in order. (A thread's cancellation,
+// which is no exception of the standard's, goes through.)
 template <typename Step>
 Outcome attempt(Step step) {
   try {
     return step();
   } catch (const std::bad_alloc&) {
     return Outcome::of(Status::out_of_memory);
+  } catch (const std::exception&) {
+    return {ncclInternalError, Status::invalid_argument};
   }
 }
 

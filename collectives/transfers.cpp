@@ -207,15 +207,15 @@ void TransferGroup::drop() {
   if (!begun_) {
     return;
   }
-  Status status = Status::ok;
-  for (const std::uint32_t room : rooms_) {
-    status = status == Status::ok ? enqueue_decode(room, false) : status;
-  }
-  if (status == Status::ok) {
-    status = end();
-  }
-  if (status != Status::ok) {
-    abandon(Outcome::of(status));
+  const Outcome outcome = attempt([&] {
+    Status status = Status::ok;
+    for (const std::uint32_t room : rooms_) {
+      status = status == Status::ok ? enqueue_decode(room, false) : status;
+    }
+    return Outcome::of(status == Status::ok ? end() : status);
+  });
+  if (!outcome.ok()) {
+    abandon(outcome);
   }
 }
 

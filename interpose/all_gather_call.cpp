@@ -113,19 +113,22 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
   if (Group::recording()) {
     return Group::add(std::move(call));
   }
-  bool compressed = false;
-  if (const ncclResult_t result = begin_all_gather(&call, &compressed); result != ncclSuccess) {
-    return result;
-  }
-  if (!compressed) {
-    return call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream);
-  }
-  if (Group::open()) {
-    log::write(LogLevel::error, "ncclAllGather: communicator %s became ready after this group had been opened",
-               call.owner->name.c_str());
-    return ncclInvalidUsage;
-  }
-  return run_all_gathers({&call, 1});
+  return run_or_drop(*call.owner, [&] {
+    bool compressed = false;
+    if (const ncclResult_t result = begin_all_gather(&call, &compressed); result != ncclSuccess) {
+      return result;
+    }
+    if (!compressed) {
+      return call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream);
+    }
+    if (Group::open()) {
+      log::write(LogLevel::error, "ncclAllGather: communicator %s became ready after this group had been opened",
+                 call.owner->name.c_str());
+      note_dropped_calls(*call.owner);
+      return ncclInvalidUsage;
+    }
+    return run_all_gathers({&call, 1});
+  });
 }
 
 }  // namespace zipccl::interpose

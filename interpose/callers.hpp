@@ -1,6 +1,7 @@
 // What surrounds the work of a compressed call, whichever it is.
 #pragma once
 
+#include <exception>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,17 @@ void log_failure(const CommState& state, const char* what, const collectives::Ou
 // NCCL has dropped calls of the communicator that have begun: its classes stay as they are. If that cannot be, no
 // compressed call of it can follow, and the log says so.
 void note_dropped_calls(CommState& state);
+
+// Runs a call outside any group, which is dropped if it throws: it may have begun.
+template <typename Run>
+ncclResult_t run_or_drop(CommState& state, Run run) {
+  try {
+    return run();
+  } catch (const std::exception&) {
+    note_dropped_calls(state);
+    throw;
+  }
+}
 
 // A compressed all-gather of the communicator has run in a group whose rest NCCL has dropped. If this rank alone made
 // the mistake, its next all-gather would meet the others' last one, of the same size, and nobody would see: no

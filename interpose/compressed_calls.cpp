@@ -20,9 +20,9 @@ class Calls final : public EligibleCalls {
   ncclResult_t begin(EligibleAllToAll* call, bool* compressed) const override {
     return begin_all_to_all(call, compressed);
   }
-  void dropped(std::span<const CommPointer> owners) const override {
-    for (const CommPointer& owner : owners) {
-      note_dropped_calls(*owner);
+  void dropped(std::span<const CommPointer* const> owners) const override {
+    for (const CommPointer* owner : owners) {
+      note_dropped_calls(**owner);
     }
   }
   void ran_ahead(std::span<const EligibleAllGather> calls) const override {

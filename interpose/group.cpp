@@ -20,13 +20,13 @@ namespace {
 struct Contents {
   std::vector<RecordedCall> calls;  // in program order
   std::vector<Completion> completions;
-  ncclResult_t error = ncclSuccess;
 };
 
 // Trivial, so that a thread which ends inside a group, or never opens one, costs nothing.
 struct ThreadGroup {
   int depth = 0;
   bool recording = false;
+  ncclResult_t error = ncclSuccess;
   Contents* contents = nullptr;  // made when first needed, until the outermost end
 };
 constinit thread_local ThreadGroup current;
@@ -168,25 +168,21 @@ class Plan {
   template <typename Eligible>
   ncclResult_t add(Eligible& call, const RecordedCall& whole) {
     bool compressed = false;
+    begun_.push_back(&call.owner);  // before: one that throws may have begun
     const ncclResult_t begun = eligible_.begin(&call, &compressed);
     if (begun != ncclSuccess) {
+      begun_.pop_back();
       return begun;
     }
-    begun_.push_back(&call.owner);
     see(call.owner->communicator.handle);
     compressed ? add_compressed(call) : add_native(whole);
     return ncclSuccess;
   }
 
   void note_dropped() const {
-    if (begun_.empty()) {
-      return;
+    if (!begun_.empty()) {
+      eligible_.dropped(begun_);
     }
-    std::vector<CommPointer> owners;
-    for (const CommPointer* owner : begun_) {
-      owners.push_back(*owner);
-    }
-    eligible_.dropped(owners);
   }
 
   void add_compressed(EligibleAllGather call) { all_gathers_.push_back(std::move(call)); }
@@ -249,7 +245,7 @@ ncclResult_t decide_and_issue(const NcclTable& nccl, const EligibleCalls& eligib
 ncclResult_t complete(const std::vector<Completion>& completions, ncclResult_t result) {
   ncclResult_t error = ncclSuccess;
   for (const Completion& completion : completions) {
-    const ncclResult_t own = completion(result);
+    const ncclResult_t own = guarded([&] { return completion(result); });
     error = error == ncclSuccess ? own : error;
   }
   return error != ncclSuccess ? error : result;
@@ -268,9 +264,10 @@ ncclResult_t finish(CloseGroup close_group, IssueRecorded issue_recorded) {
     return result;
   }
   const bool recorded = current.recording;
+  const ncclResult_t error = current.error;
   Contents held = close();
   if (recorded) {
-    result = held.error != ncclSuccess ? held.error : issue_recorded(held);
+    result = error != ncclSuccess ? error : guarded([&] { return issue_recorded(held); });
   }
   return complete(held.completions, result);
 }
@@ -306,18 +303,16 @@ ncclResult_t Group::start(const NcclTable& nccl, bool record) {
 }
 
 ncclResult_t Group::add(RecordedCall call) {
-  Contents& held = contents();
-  if (held.error != ncclSuccess) {
-    return held.error;
+  if (current.error != ncclSuccess) {
+    return current.error;
   }
-  held.calls.push_back(std::move(call));
+  contents().calls.push_back(std::move(call));
   return ncclSuccess;
 }
 
 void Group::poison(ncclResult_t error) {
-  Contents& held = contents();
-  if (held.error == ncclSuccess) {
-    held.error = error;
+  if (current.error == ncclSuccess) {
+    current.error = error;
   }
 }
 

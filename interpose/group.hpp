@@ -94,7 +94,7 @@ class EligibleCalls {
 
   // Calls of these communicators have begun, compressed or not, and NCCL has dropped them. Other ranks may not have
   // begun them, or begin them once more.
-  virtual void dropped(std::span<const CommPointer> owners) const = 0;
+  virtual void dropped(std::span<const CommPointer* const> owners) const = 0;
   // These have run, and NCCL has dropped the rest of their group: it would have dropped them, too, so that other ranks
   // may not make them, or make them once more.
   virtual void ran_ahead(std::span<const EligibleAllGather> calls) const = 0;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <exception>
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -276,9 +277,13 @@ void start() {
   }
 }
 
-void tick() {
-  if (Writer* writer = Writer::instance()) {
-    writer->tick();
+void tick() noexcept {
+  try {
+    if (Writer* writer = Writer::instance()) {
+      writer->tick();
+    }
+  } catch (const std::exception&) {
+    // No memory: the next one writes. A report is not worth a call.
   }
 }
 

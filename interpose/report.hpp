@@ -6,8 +6,8 @@
 
 namespace zipccl::interpose::report {
 
-void start();  // with every communicator; the first one registers the write at the process's exit
-void tick();   // called by collectives; writes if the last write is ten seconds old
+void start();          // with every communicator; the first one registers the write at the process's exit
+void tick() noexcept;  // with every call; writes if the last write is ten seconds old
 void closed(const CommState& state, const char* fate);  // it has left the table: "destroyed" or "aborted"
 
 }  // namespace zipccl::interpose::report

@@ -200,15 +200,20 @@ ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t d
   if (Group::recording()) {
     return Group::add(std::move(call));
   }
-  bool compressed = false;
-  if (const ncclResult_t begun = begin_transfer(&call, &compressed); begun != ncclSuccess) {
-    return begun;
-  }
-  if (!compressed) {
-    return issue_natively(comm, std::move(native));
-  }
-  const ncclResult_t wrong = check(function, buffer, *call.owner);
-  return wrong == ncclSuccess ? run_alone(call) : wrong;
+  return run_or_drop(*call.owner, [&] {
+    bool compressed = false;
+    if (const ncclResult_t begun = begin_transfer(&call, &compressed); begun != ncclSuccess) {
+      return begun;
+    }
+    if (!compressed) {
+      return issue_natively(comm, std::move(native));
+    }
+    const ncclResult_t wrong = check(function, buffer, *call.owner);
+    if (wrong != ncclSuccess) {
+      note_dropped_calls(*call.owner);
+    }
+    return wrong == ncclSuccess ? run_alone(call) : wrong;
+  });
 }
 
 std::size_t offset_of(const EligibleAllToAll& call, int peer) {

@@ -117,7 +117,7 @@ class FakeCalls final : public EligibleCalls {
   void ran_ahead(std::span<const EligibleAllGather> gathers) const override {
     calls.push_back("ran ahead " + std::to_string(gathers.size()));
   }
-  void dropped(std::span<const CommPointer> owners) const override {
+  void dropped(std::span<const CommPointer* const> owners) const override {
     calls.push_back("keep " + std::to_string(owners.size()));
   }
   ncclResult_t run(std::span<const EligibleAllGather> gathers) const override {
@@ -153,6 +153,7 @@ class FakeCalls final : public EligibleCalls {
       return begin_result;
     }
     begun.push_back(count);
+    allocate("begin");
     *compressed = count < 1000;
     return ncclSuccess;
   }

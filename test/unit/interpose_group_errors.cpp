@@ -1,5 +1,9 @@
 // Groups that fail, at any step, and those that are only simulated.
+#include <algorithm>
+#include <string>
+
 #include "test/unit/catch.hpp"
+#include "test/unit/failing_memory.hpp"
 #include "test/unit/group_fakes.hpp"
 
 using namespace zipccl::test;
@@ -87,6 +91,11 @@ TEST_CASE("wherever memory runs out, the group ends, and calls that have begun a
     CHECK(Group::end(nccl, fakes) == ncclSystemError);
     CHECK(calls == Calls{"keep 2"});
   }
+  SECTION("a decision: the call may have begun") {
+    lacks_memory = "begin";
+    CHECK(Group::end(nccl, fakes) == ncclSystemError);
+    CHECK(calls == Calls{"keep 1"});
+  }
   SECTION("an all-to-all's operations") {
     lacks_memory = "parts";
     auto owner = std::make_shared<CommState>();
@@ -95,6 +104,47 @@ TEST_CASE("wherever memory runs out, the group ends, and calls that have begun a
     CHECK(calls == Calls{"keep 2"});
   }
   CHECK(!Group::open());
+}
+
+// The fakes write down what they are asked in memory that they have.
+TEST_CASE("whichever allocation of a group's end fails, once or with all that follow, nothing is forgotten") {
+  const bool for_good = GENERATE(false, true);
+  const bool several = GENERATE(false, true);
+  bool failed = true;
+  for (int step = 0; failed; ++step) {
+    CAPTURE(for_good, several, step);
+    const NcclTable nccl = fake_nccl();
+    calls.reserve(100);
+    begun.reserve(100);
+    all_gather_sizes.reserve(100);
+    ncclResult_t completed = ncclInProgress;
+    REQUIRE(Group::start(nccl, true) == ncclSuccess);
+    REQUIRE(Group::add(eligible(1, communicator(1))) == ncclSuccess);
+    REQUIRE(Group::add(transfer(2, true, communicator(several ? 2 : 1))) == ncclSuccess);
+    REQUIRE(Group::add(transfer(3, false, communicator(1))) == ncclSuccess);
+    REQUIRE(Group::add(native("reduce")) == ncclSuccess);
+    Group::at_end([&](ncclResult_t result) { return completed = result; });
+    FailingMemory::fail_at(step, for_good);
+    ncclResult_t result = ncclSuccess;
+    try {
+      result = Group::end(nccl, fakes);
+    } catch (...) {
+      result = ncclInProgress;
+    }
+    FailingMemory::heal();
+    REQUIRE(result != ncclInProgress);
+    REQUIRE(completed == result);
+    REQUIRE(!Group::open());
+    failed = result != ncclSuccess;
+    const auto has = [](const std::string& text) {
+      return std::any_of(calls.begin(), calls.end(), [&](const std::string& call) { return call.starts_with(text); });
+    };
+    REQUIRE(has("keep") == (failed && !begun.empty()));
+    REQUIRE(has("ran ahead") == (failed && has("compressed")));
+    REQUIRE(has("apart") == has("joined"));
+    REQUIRE(has("before") == has("after"));
+    REQUIRE((failed || step > 3));
+  }
 }
 
 TEST_CASE("no call begins in a group that is simulated or has failed") {
