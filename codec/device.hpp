@@ -145,8 +145,8 @@ struct DecodeJob {
   std::uint64_t overflow_begin = 0;
   std::uint64_t overflow_step = 0;
   std::uint64_t overflow_size = 0;
-  // message_count summaries in memory that both host and device reach (Device::allocate_mapped); may be
-  // null. The caller zeroes them before the first pass.
+  // message_count summaries in memory that both host and device reach (Device::allocate_mapped); may be null. The
+  // caller zeroes them before the first pass.
   MessageSummary* summaries = nullptr;
 };
 

@@ -82,8 +82,8 @@ class OverflowPort {
   // Everything that encodes have posted has left the process. Says nothing of encodes that have yet to run.
   bool flushed() const;
 
-  // As they stand, while kernels may run: what belongs to `finished` exchanges is in the
-  // others, but for a corrupt tile.
+  // As they stand, while kernels may run: what belongs to `finished` exchanges is in the others, but
+  // for a corrupt tile.
   codec::ExchangeCounters counters() const;
   std::uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }  // chunks so far
   // Records that have been shipped to one rank alone, point to point: how often and how much its messages overflowed.

@@ -68,7 +68,7 @@ cudaError_t launch(const DecodeArguments& arguments, bool aligned, cudaStream_t 
 
 cudaError_t launch_decode(const DecodeJob& job, cudaStream_t stream) {
   DecodeArguments arguments{};
-  arguments.messages = ReceivedRow(job, decode_block_warps);
+  arguments.messages = ReceivedRow(job);
   arguments.checks = ReceivedChecks(job);
   arguments.summaries = job.summaries;
   arguments.tile_blocks = arguments.messages.block_total();
@@ -82,16 +82,8 @@ cudaError_t launch_decode(const DecodeJob& job, cudaStream_t stream) {
 }
 
 cudaError_t load_decode() {
-  cudaError_t error = cudaSuccess;
-  const auto load = [&](auto kernel) {
-    cudaFuncAttributes attributes{};
-    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
-  };
-  load(decode_kernel<true, false>);
-  load(decode_kernel<true, true>);
-  load(decode_kernel<false, false>);
-  load(decode_kernel<false, true>);
-  return error;
+  return load_kernels(decode_kernel<true, false>, decode_kernel<true, true>, decode_kernel<false, false>,
+                      decode_kernel<false, true>);
 }
 
 }  // namespace zipccl::codec::cuda

@@ -334,21 +334,11 @@ cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream) {
 }
 
 cudaError_t load_encode() {
-  cudaError_t error = cudaSuccess;
-  const auto load = [&](auto kernel) {
-    cudaFuncAttributes attributes{};
-    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
-  };
-  load(encode_kernel<true, SingleArguments>);
-  load(encode_kernel<false, SingleArguments>);
-  load(encode_kernel<true, RowArguments>);
-  load(encode_kernel<false, RowArguments>);
-  load(encode_kernel<true, ListArguments<small_list>>);
-  load(encode_kernel<false, ListArguments<small_list>>);
-  load(encode_kernel<true, ListArguments<large_list>>);
-  load(encode_kernel<false, ListArguments<large_list>>);
-  load(start_kernel);
-  return error;
+  return load_kernels(encode_kernel<true, SingleArguments>, encode_kernel<false, SingleArguments>,
+                      encode_kernel<true, RowArguments>, encode_kernel<false, RowArguments>,
+                      encode_kernel<true, ListArguments<small_list>>, encode_kernel<false, ListArguments<small_list>>,
+                      encode_kernel<true, ListArguments<large_list>>, encode_kernel<false, ListArguments<large_list>>,
+                      start_kernel);
 }
 
 }  // namespace zipccl::codec::cuda

@@ -22,4 +22,16 @@ cudaError_t load_receive();
 cudaError_t load_observe();
 cudaError_t load_pause();
 
+// What they consist of. Stops at the first error.
+template <typename... Kernels>
+cudaError_t load_kernels(Kernels... kernels) {
+  cudaError_t error = cudaSuccess;
+  const auto load = [&](const void* kernel) {
+    cudaFuncAttributes attributes{};
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  };
+  (load(reinterpret_cast<const void*>(kernels)), ...);
+  return error;
+}
+
 }  // namespace zipccl::codec::cuda

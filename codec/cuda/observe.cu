@@ -125,9 +125,6 @@ cudaError_t launch_observe(const ObserveJob& job, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t load_observe() {
-  cudaFuncAttributes attributes{};
-  return cudaFuncGetAttributes(&attributes, observe_kernel);
-}
+cudaError_t load_observe() { return load_kernels(observe_kernel); }
 
 }  // namespace zipccl::codec::cuda

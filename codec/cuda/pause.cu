@@ -17,9 +17,6 @@ cudaError_t launch_pause(std::uint32_t nanoseconds, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t load_pause() {
-  cudaFuncAttributes attributes{};
-  return cudaFuncGetAttributes(&attributes, pause_kernel);
-}
+cudaError_t load_pause() { return load_kernels(pause_kernel); }
 
 }  // namespace zipccl::codec::cuda

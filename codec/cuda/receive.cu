@@ -325,32 +325,22 @@ using ListArguments = ReceiveArguments<ReceivedList<capacity>>;
 
 cudaError_t launch_receive(const ReceiveJob& job, cudaStream_t stream) {
   if (job.decode.items == nullptr) {
-    return launch(ReceiveArguments<ReceivedRow>{shared_arguments(job), ReceivedRow(job.decode, decode_block_warps)},
-                  stream);
+    return launch(ReceiveArguments<ReceivedRow>{shared_arguments(job), ReceivedRow(job.decode)}, stream);
   }
   return launch_parts<ListArguments>(job.decode.item_count,
                                      [&](auto& arguments, std::uint32_t first, std::uint32_t part, bool last) {
                                        arguments.shared = shared_arguments(job);
                                        arguments.shared.first = first == 0;
                                        arguments.shared.last = last;
-                                       arguments.messages.fill(job.decode, first, part, decode_block_warps);
+                                       arguments.messages.fill(job.decode, first, part);
                                        return launch(arguments, stream);
                                      });
 }
 
 cudaError_t load_receive() {
-  cudaError_t error = cudaSuccess;
-  const auto load = [&](auto kernel) {
-    cudaFuncAttributes attributes{};
-    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
-  };
-  load(receive_kernel<true, ReceivedRow>);
-  load(receive_kernel<false, ReceivedRow>);
-  load(receive_kernel<true, ReceivedList<small_list>>);
-  load(receive_kernel<false, ReceivedList<small_list>>);
-  load(receive_kernel<true, ReceivedList<large_list>>);
-  load(receive_kernel<false, ReceivedList<large_list>>);
-  return error;
+  return load_kernels(receive_kernel<true, ReceivedRow>, receive_kernel<false, ReceivedRow>,
+                      receive_kernel<true, ReceivedList<small_list>>, receive_kernel<false, ReceivedList<small_list>>,
+                      receive_kernel<true, ReceivedList<large_list>>, receive_kernel<false, ReceivedList<large_list>>);
 }
 
 }  // namespace zipccl::codec::cuda

@@ -7,6 +7,11 @@
 
 namespace zipccl::codec::cuda {
 
+// Of the kernels that decode: a warp a tile, 48 registers a thread.
+inline constexpr unsigned decode_block_warps = 8;
+inline constexpr unsigned decode_block_threads = decode_block_warps * lane_count;
+inline constexpr unsigned decode_blocks_per_multiprocessor = 40 / decode_block_warps;
+
 // Where a received message and its values lie.
 struct ReceivedPlace {
   const std::uint8_t* bytes;
@@ -33,7 +38,7 @@ struct ReceivedRow {
   std::uint32_t message_blocks;  // of each
 
   ReceivedRow() = default;
-  ReceivedRow(const DecodeJob& job, unsigned block_tiles)
+  explicit ReceivedRow(const DecodeJob& job)
       : messages(static_cast<const std::uint8_t*>(job.messages)),
         values(static_cast<std::uint8_t*>(job.values)),
         message_stride(job.message_stride),
@@ -41,7 +46,7 @@ struct ReceivedRow {
         layout(Layout::of(job.count, job.pool_fraction)),
         count(job.message_count),
         skip(job.skip),
-        message_blocks(blocks_of(layout.tiles, block_tiles)) {}
+        message_blocks(blocks_of(layout.tiles, decode_block_warps)) {}
 
   // Whether all values' addresses are.
   bool is_aligned() const { return cuda::is_aligned(values) && (count == 1 || value_stride % sizeof(uint4) == 0); }
@@ -73,8 +78,8 @@ struct ReceivedList {
   std::uint32_t total_blocks;
   Item items[capacity];
 
-  // Takes over `part` items of the job's from `first` on, for blocks of `block_tiles` tiles.
-  void fill(const DecodeJob& job, std::uint32_t first, std::uint32_t part, unsigned block_tiles) {
+  // Takes over `part` items of the job's from `first` on.
+  void fill(const DecodeJob& job, std::uint32_t first, std::uint32_t part) {
     count = part;
     pool_fraction = job.pool_fraction;
     std::uint32_t blocks = 0;
@@ -82,7 +87,7 @@ struct ReceivedList {
       const DecodeItem& item = job.items[first + i];
       items[i] = {static_cast<const std::uint8_t*>(item.message), static_cast<std::uint16_t*>(item.values), item.count,
                   item.sender, blocks};
-      blocks += blocks_of(Layout::of(item.count, 0).tiles, block_tiles);
+      blocks += blocks_of(Layout::of(item.count, 0).tiles, decode_block_warps);
     }
     total_blocks = blocks;
   }

@@ -7,11 +7,6 @@
 
 namespace zipccl::codec::cuda {
 
-// Of the kernels that decode: 48 registers a thread.
-inline constexpr unsigned decode_block_warps = 8;
-inline constexpr unsigned decode_block_threads = decode_block_warps * lane_count;
-inline constexpr unsigned decode_blocks_per_multiprocessor = 40 / decode_block_warps;
-
 // The bytes [begin, begin + size) of a message's overflow, of which the entries that start in [begin, begin + step)
 // are to be decoded.
 struct OverflowPiece {

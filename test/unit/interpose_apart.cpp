@@ -44,17 +44,17 @@ struct Apart {
   }
 
   void add_all_gather(std::size_t owner, std::uintptr_t stream) {
-    EligibleAllGather call{{}, ncclBfloat16, owners[owner]};
-    call.call.communicator = &owners[owner]->communicator;
-    call.call.stream = stream_of(stream);
-    all_gathers.push_back(call);
-    callers.push_back(stream_of(stream));
+    add(all_gathers, &EligibleAllGather::call, owner, stream);
   }
   void add_transfer(std::size_t owner, std::uintptr_t stream) {
-    EligibleTransfer call{{}, ncclBfloat16, owners[owner]};
-    call.transfer.communicator = &owners[owner]->communicator;
-    call.transfer.stream = stream_of(stream);
-    transfers.push_back(call);
+    add(transfers, &EligibleTransfer::transfer, owner, stream);
+  }
+  template <typename Eligible, typename Plain>
+  void add(std::vector<Eligible>& calls, Plain Eligible::*plain, std::size_t owner, std::uintptr_t stream) {
+    Eligible call{{}, ncclBfloat16, owners[owner]};
+    (call.*plain).communicator = &owners[owner]->communicator;
+    (call.*plain).stream = stream_of(stream);
+    calls.push_back(call);
     callers.push_back(stream_of(stream));
   }
 
