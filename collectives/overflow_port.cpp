@@ -194,8 +194,12 @@ Status OverflowPort::status() const {
   return fault != Status::ok ? fault : counters().fault();
 }
 
+// An encode that a release found past its last look at the word posts when poll() has been called for the last time.
 bool OverflowPort::flushed() const {
   const bool taken = load_acquire(outbox_->taken) == load_acquire(outbox_->posted);
+  if (!taken) {
+    transport_->wake();
+  }
   const bool whole = !incomplete_.load() || load_acquire(*released_) != 0;
   return taken && whole && transport_->flushed();
 }

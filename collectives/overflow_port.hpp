@@ -79,7 +79,8 @@ class OverflowPort {
   void release();
   // A fault that a kernel or the helper thread has found; once there is one, there is one for good.
   Status status() const;
-  // Everything that encodes have posted has left the process. Says nothing of encodes that have yet to run.
+  // Everything that encodes have posted has left the process; if not, wakes the helper thread, so that asking until it
+  // has is enough. Says nothing of encodes that have yet to run.
   bool flushed() const;
 
   // As they stand, while kernels may run: what belongs to `finished` exchanges is in the others, but
