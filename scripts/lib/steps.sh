@@ -2,13 +2,15 @@
 # Sourced by gpu_check: runs steps with a time limit each, keeps going after a failure, and sums up.
 # LOGS is the folder for logs; summary.py reads the steps.tsv in it.
 
+# Whether STEPS, an extended regular expression, asks for this step.
+wanted() { [[ $1 =~ ${STEPS:-.} ]]; }
+
 # step NAME SECONDS FIGURE COMMAND...: FIGURE is an extended regular expression; the last line of the output that
-# matches it is the step's figure in the table ('' for none). Steps that STEPS, an extended regular expression, does not
-# match are left out.
+# matches it is the step's figure in the table ('' for none). Steps that are not wanted are left out.
 step() {
   local name=$1 limit=$2 figure=$3
   shift 3
-  [[ $name =~ ${STEPS:-.} ]] || return 0
+  wanted "$name" || return 0
   local log=$LOGS/$name.log started status=0 found=
   say "$name"
   started=$(date +%s)
@@ -25,6 +27,6 @@ step() {
 
 # skip NAME REASON: a step that this machine or build cannot run, said in the table.
 skip() {
-  [[ $1 =~ ${STEPS:-.} ]] || return 0
+  wanted "$1" || return 0
   printf '%s\tskipped\t0\t%s\n' "$1" "$2" >>"$LOGS/steps.tsv"
 }
