@@ -8,20 +8,10 @@ namespace zipccl::collectives {
 
 Route route_all_gather(const Communicator& communicator, std::uint64_t count, ncclDataType_t dtype) {
   const Agreement& agreement = communicator.agreement;
-  if (!agreement.all_gather) {
-    return Route::disabled;
-  }
-  if (dtype != ncclBfloat16) {
-    return Route::dtype;
-  }
-  if (communicator.rank_count < 2) {
-    return Route::single_rank;
-  }
+  const Route route = route_collective(communicator, agreement.all_gather, dtype);
   const auto ranks = static_cast<std::uint64_t>(communicator.rank_count);
-  if (count == 0 || count * value_bytes * ranks < agreement.min_bytes) {
-    return Route::small;
-  }
-  return Route::compressed;
+  const bool small = count == 0 || count * value_bytes * ranks < agreement.min_bytes;
+  return route == Route::compressed && small ? Route::small : route;
 }
 
 ncclResult_t all_gather(std::span<const AllGatherCall> calls, Status* status) {

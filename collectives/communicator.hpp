@@ -66,4 +66,16 @@ struct Communicator {
   std::atomic<bool> aborted = false;                      // set by ncclCommAbort and ncclCommRevoke from any thread
 };
 
+// What every collective asks of a call before its size; `compressed` if nothing speaks against it. `enabled` is the
+// agreement's word on the collective.
+inline Route route_collective(const Communicator& communicator, bool enabled, ncclDataType_t dtype) {
+  if (!enabled) {
+    return Route::disabled;
+  }
+  if (dtype != ncclBfloat16) {
+    return Route::dtype;
+  }
+  return communicator.rank_count < 2 ? Route::single_rank : Route::compressed;
+}
+
 }  // namespace zipccl::collectives

@@ -39,19 +39,12 @@ Route route_transfer(const Communicator& communicator, int peer, std::uint64_t c
 
 Route route_all_to_all(const Communicator& communicator, std::uint64_t count, ncclDataType_t dtype) {
   const Agreement& agreement = communicator.agreement;
-  if (!agreement.all_to_all) {
-    return Route::disabled;
-  }
-  if (dtype != ncclBfloat16) {
-    return Route::dtype;
-  }
-  if (communicator.rank_count < 2) {
-    return Route::single_rank;
-  }
+  const Route route = route_collective(communicator, agreement.all_to_all, dtype);
   const auto ranks = static_cast<std::uint64_t>(communicator.rank_count);
   const bool small = count * value_bytes * ranks < agreement.min_bytes ||
                      count * value_bytes < std::min(agreement.min_bytes, least_part_bytes);
-  return small || count == 0 || count > codec::max_count ? Route::small : Route::compressed;
+  const bool unfit = small || count == 0 || count > codec::max_count;
+  return route == Route::compressed && unfit ? Route::small : route;
 }
 
 bool compresses_link(const Communicator& communicator, int peer) {
