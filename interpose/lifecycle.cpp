@@ -284,10 +284,12 @@ ncclResult_t shrink(ncclComm_t comm, int* excluded, int excluded_count, ncclComm
               });
 }
 
+// An abort by another thread ends the wait and takes NCCL's handle along; there is then nothing left to do.
 ncclResult_t finalize(ncclComm_t comm) {
   return issue([=](const NcclTable& nccl) {
-    flush(CommTable::instance().find(comm));
-    return nccl.ncclCommFinalize(comm);
+    const CommPointer state = CommTable::instance().find(comm);
+    flush(state);
+    return CommTable::instance().find(comm) == state ? nccl.ncclCommFinalize(comm) : ncclSuccess;
   });
 }
 
@@ -304,22 +306,29 @@ ncclResult_t destroy(ncclComm_t comm) {
 // Frees no memory: CUDA would wait for all work of the device, which may be that of a communicator whose abort comes
 // next in this thread.
 ncclResult_t abort(ncclComm_t comm) {
-  if (const CommPointer state = Group::recording() ? CommTable::instance().find(comm) : nullptr) {
+  const auto after = [](CommPointer state) {
+    report::closed(*state, "aborted");
+    StagingPool::instance().retire(std::move(state));
+  };
+  // Out of the table before anybody is released: a Destroy or Finalize that waits in another thread then finds that
+  // there is nothing left to do, also where NCCL's abort comes at a group's end.
+  if (const CommPointer state = Group::recording() ? CommTable::instance().remove(comm) : nullptr) {
     release_waiters(*state);
+    return issue([=](const NcclTable& nccl) { return nccl.ncclCommAbort(comm); },
+                 [=](ncclResult_t result) {
+                   after(state);
+                   return result;
+                 });
   }
   return end_life(
       comm, [](const CommPointer&) {},
       [=](const NcclTable& nccl, const CommPointer& state) {
-        // Out of the table already: a Destroy that waits in another thread finds that there is nothing left to do.
         if (state != nullptr) {
           release_waiters(*state);
         }
         return nccl.ncclCommAbort(comm);
       },
-      [](CommPointer state) {
-        report::closed(*state, "aborted");
-        StagingPool::instance().retire(std::move(state));
-      });
+      after);
 }
 
 ncclResult_t revoke(ncclComm_t comm, int flags) {

@@ -93,11 +93,15 @@ class Lifecycle(preload_case.Case):
         # Each communicator: slots, scratch, and its overflow port's mapped memory and time stamps.
         self.assertEqual(lines[aborted:].count("release"), 4 * 4)
 
-    def test_abort_while_destroy_waits(self):
-        """Destroy waits for work that does not end, and Abort by another thread ends the wait and the communicator."""
-        lines = self.ends("abort-while-destroying", NULL_NEVER_DONE="1").out.splitlines()
-        self.assertEqual([line for line in lines if line not in ("group end", "release")],
-                         ["created", "aborting", "abort", "ended"])
+    def test_abort_while_an_end_waits(self):
+        """Destroy and Finalize wait for work that does not end, and Abort by another thread ends the wait and the
+        communicator: NCCL hears of nothing else, as its handle is gone."""
+        for end in ("destroy", "finalize"):
+            for abort in ("alone", "grouped"):
+                with self.subTest(end=end, abort=abort):
+                    lines = self.ends(end, abort, NULL_NEVER_DONE="1").out.splitlines()
+                    self.assertEqual([line for line in lines if line not in ("group end", "release")],
+                                     ["created", "aborting", "abort", "ended"])
 
     def test_id_that_nccl_needs_whole(self):
         result = self.ends(NULL_LONG_ID="1")

@@ -1,10 +1,11 @@
 // Both ranks of two communicators in one process, on a NCCL that prints what it is asked to end: aborted in one group,
-// then made again and destroyed one by one. With an argument: a communicator is destroyed by one thread, which waits
-// for work that never ends, and aborted by another.
+// then made again and destroyed one by one. With arguments: a communicator is ended by one thread ("destroy" or
+// "finalize"), which waits for work that never ends, and aborted by another ("alone" or "grouped").
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -13,6 +14,7 @@
 extern "C" {
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
+ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t dtype, ncclComm_t comm,
@@ -39,28 +41,34 @@ Communicators create() {
   return made;
 }
 
-int abort_while_destroying() {
+int abort_while_ending(bool destroys, bool grouped) {
   const Communicators made = create();
   constexpr std::size_t count = 40000;
   const std::vector<std::uint16_t> send(count);
   std::vector<std::uint16_t> receive(2 * count);
   bool good = ncclAllGather(send.data(), receive.data(), count, ncclBfloat16, made[0], nullptr) == ncclSuccess;
-  ncclResult_t destroyed = ncclInternalError;
-  std::thread thread([&] { destroyed = ncclCommDestroy(made[0]); });
+  ncclResult_t ended = ncclInternalError;
+  std::thread thread([&] { ended = destroys ? ncclCommDestroy(made[0]) : ncclCommFinalize(made[0]); });
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   std::puts("aborting");
   std::fflush(stdout);
+  good = good && (!grouped || ncclGroupStart() == ncclSuccess);
   good = good && ncclCommAbort(made[0]) == ncclSuccess;
-  thread.join();
+  if (grouped) {
+    thread.join();  // whoever waits comes out before the group ends
+    good = good && ncclGroupEnd() == ncclSuccess;
+  } else {
+    thread.join();
+  }
   std::puts("ended");
-  return good && destroyed == ncclSuccess ? 0 : 1;
+  return good && ended == ncclSuccess ? 0 : 1;
 }
 
 }  // namespace
 
-int main(int argc, char**) {
-  if (argc > 1) {
-    return abort_while_destroying();
+int main(int argc, char** argv) {
+  if (argc == 3) {
+    return abort_while_ending(argv[1] == std::string_view("destroy"), argv[2] == std::string_view("grouped"));
   }
   Communicators made = create();
   bool good = ncclGroupStart() == ncclSuccess;

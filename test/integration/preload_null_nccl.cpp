@@ -41,6 +41,10 @@ PRELOAD_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t* comm, int, ncclUniqueId
   return ncclSuccess;
 }
 PRELOAD_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t*, int, const int*) { return ncclSuccess; }
+PRELOAD_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t) {
+  narrate("finalize");
+  return ncclSuccess;
+}
 PRELOAD_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t) {
   narrate("destroy");
   return ncclSuccess;
