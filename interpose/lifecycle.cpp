@@ -192,8 +192,9 @@ ncclResult_t end_life(ncclComm_t comm, Before before, RealEnd real_end, After af
   return issue(
       [=](const NcclTable& nccl) {
         if (!unknown) {
-          const CommPointer state = known.lock();
-          if (state != nullptr) {
+          // From the table: what has left it may be taken apart meanwhile by another thread's reclaim().
+          const CommPointer state = CommTable::instance().find(comm);
+          if (state != nullptr && !known.owner_before(state) && !state.owner_before(known)) {
             before(state);
             *removed = CommTable::instance().remove(comm, state.get());
           }
