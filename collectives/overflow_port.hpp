@@ -61,6 +61,10 @@ class OverflowPort {
   // `half`, 0 or 1, tells the exchanges in flight apart whose times are taken.
   void attach(std::uint64_t half, codec::EncodeJob* encode);
   codec::ReceiveJob receive_job(std::uint64_t half, const codec::DecodeJob& decode) const;
+  Status receive(const codec::ReceiveJob& job, codec::Stream stream);  // enqueues it; errors of Device::receive
+  // When a call has failed, on a stream behind all that was enqueued: ends the exchanges that have no receive job, so
+  // that the helper thread looks after what runs of them, and no longer. The port stays busy if the device refuses.
+  void settle(codec::Stream stream);
   // An exchange has been captured: graphs may run it at any time without the host's saying so, so that poll() is busy
   // until release().
   void set_captured();
@@ -126,6 +130,7 @@ class OverflowPort {
   std::atomic<bool> incomplete_{false};             // record_ lacks pieces
   std::atomic<bool> captured_{false};
   std::atomic<std::uint64_t> enqueued_{0};
+  std::uint64_t received_ = 0;  // of the calling thread: exchanges whose receive job is enqueued
   std::atomic<std::uint64_t> sent_bytes_{0};
   mutable std::mutex mutex_;               // guards the next
   std::map<std::uint32_t, Sent> sent_;     // by receiver

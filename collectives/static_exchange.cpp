@@ -112,14 +112,14 @@ Status StaticLane::decode_beside() {
   if (status == Status::ok && to_copy_ != nullptr) {
     status = copy_own(*std::exchange(to_copy_, nullptr), side_);
   }
-  return status == Status::ok ? communicator().device->receive(job, side_) : status;
+  return status == Status::ok ? communicator().port->receive(job, side_) : status;
 }
 
 Status StaticLane::decode_on_caller() {
   // One receive job of a communicator at a time, so all earlier ones come first.
   Status status = overlapping_ ? rejoin() : Status::ok;
   if (status == Status::ok) {
-    status = communicator().device->receive(receive_job(), stream_);
+    status = communicator().port->receive(receive_job(), stream_);
   }
   if (status == Status::ok && side_used_) {
     status = rejoin();
@@ -143,6 +143,7 @@ void StaticLane::abandon() {
   if (side_used_) {
     static_cast<void>(rejoin());
   }
+  communicator().port->settle(stream_);
   GatherChunks::abandon();
 }
 

@@ -172,7 +172,8 @@ Status TransferGroup::enqueue_decode(std::uint32_t room, bool received) const {
   job.item_count = static_cast<std::uint32_t>(items.size());
   job.pool_fraction = room;
   job.any_sequence = true;
-  return communicator_.device->receive(communicator_.port->receive_job(only_half, job), lead());
+  OverflowPort& port = *communicator_.port;
+  return port.receive(port.receive_job(only_half, job), lead());
 }
 
 Status TransferGroup::end() const {
@@ -220,6 +221,7 @@ void TransferGroup::abandon(const Outcome& outcome) {
   if (begun_) {
     // Again: the first time may be what failed, and end() needs it.
     static_cast<void>(communicator_.chain->begin(lead(), capture_));
+    communicator_.port->settle(lead());
     static_cast<void>(end());
   }
 }

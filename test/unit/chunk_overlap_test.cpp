@@ -92,7 +92,8 @@ TEST_CASE("a large shard is copied beside the exchange of its one chunk") {
   REQUIRE(ranks.states[0]->device.pauses == 1);
 }
 
-// The next call on another stream must find the half free, and the caller's buffers are his again.
+// The next call on another stream must find the half free, the caller's buffers are his again, and nothing is left for
+// the helper thread to look after.
 TEST_CASE("whatever fails, and when, the caller's stream waits for all that was enqueued") {
   const std::uint64_t chunk = Staging::chunk_values(small_staging, 2, true, 16);
   const bool in_nccl = GENERATE(false, true);
@@ -114,6 +115,9 @@ TEST_CASE("whatever fails, and when, the caller's stream waits for all that was 
     ranks.gather_group({{3 * chunk + 1, false, stream_of(1)}, {500, true, stream_of(1)}}, Data::mixture, 2);
     failed = ranks.states[0]->result != ncclSuccess;
     ranks.require_ordered(stream_of(1));
+    for (const auto& state : ranks.states) {  // the helper thread sleeps
+      REQUIRE(state->communicator.port->counters().finished == state->communicator.port->enqueued());
+    }
     if (failed) {
       for (const auto& state : ranks.states) {
         REQUIRE(state->result == (in_nccl ? ncclSystemError : ncclUnhandledCudaError));

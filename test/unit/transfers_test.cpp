@@ -326,6 +326,9 @@ TEST_CASE("whatever fails, and when, the streams are rejoined, nothing leaks and
       ranks.require_ordered(stream_of(stream));
     }
     ranks.require_chained();
+    for (const auto& state : ranks.states) {  // the helper thread sleeps
+      REQUIRE(state->communicator.port->counters().finished == state->communicator.port->enqueued());
+    }
     if (!failed) {
       second->require_right();
       REQUIRE(step > (in_nccl ? 7 : 16));
