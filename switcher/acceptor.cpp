@@ -3,6 +3,7 @@
 #include <asio/post.hpp>
 #include <cerrno>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "switcher/descriptors.hpp"
@@ -33,9 +34,23 @@ Status Acceptor::open(const Endpoint& address, std::string* why) {
   return Status::ok;
 }
 
+// A listener that once failed to wait would be deaf for good, so the helper thread stays here until there is memory.
+template <typename Wait>
+void Acceptor::persist(Wait wait) {
+  for (;;) {
+    try {
+      return wait();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
 void Acceptor::accept_when_ready() {
-  acceptor_.async_wait(tcp::acceptor::wait_read, [this](const asio::error_code& error) {
-    if (!error) accept_waiting();
+  persist([this] {
+    acceptor_.async_wait(tcp::acceptor::wait_read, [this](const asio::error_code& error) {
+      if (!error) accept_waiting();
+    });
   });
 }
 
@@ -56,8 +71,10 @@ void Acceptor::accept_waiting() {
 // Out of descriptors or memory: the waiting ranks stay in the backlog.
 void Acceptor::retry_later() {
   retry_.expires_after(std::chrono::milliseconds(100));
-  retry_.async_wait([this](const asio::error_code& error) {
-    if (!error) accept_waiting();
+  persist([this] {
+    retry_.async_wait([this](const asio::error_code& error) {
+      if (!error) accept_waiting();
+    });
   });
 }
 

@@ -22,6 +22,8 @@ class Acceptor {
   const Endpoint& endpoint() const { return endpoint_; }
 
  private:
+  template <typename Wait>
+  void persist(Wait wait);
   void accept_when_ready();
   void accept_waiting();
   void retry_later();

@@ -64,9 +64,14 @@ void Introductions::expire(std::uint64_t nonce) {
 void Introductions::finish(Entry entry, const ConnectResult& result) {
   const Participants participants = std::move(entry->second.participants);
   introductions_.erase(entry);
-  const auto frame = std::make_shared<const WireBytes>(encode_result(result));
-  for (auto other = participants.rbegin(); other != participants.rend(); ++other) {
-    if (const auto participant = other->second.lock()) participant->answer(frame, Participant::More::none);
+  try {
+    const auto frame = std::make_shared<const WireBytes>(encode_result(result));
+    for (auto other = participants.rbegin(); other != participants.rend(); ++other) {
+      if (const auto participant = other->second.lock()) participant->answer(frame, Participant::More::none);
+    }
+  } catch (...) {
+    pending_ = introductions_.size();  // nobody can be told any more, so nobody waits for this process
+    throw;
   }
   pending_ = introductions_.size();
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <deque>
 #include <list>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -68,6 +69,16 @@ class Connection final : public Participant, public std::enable_shared_from_this
   using Step = void (Connection::*)();
   enum class Phase { stranger, member, connecting, closing };
 
+  // Of a handler. Whoever comes to an end tells those who count on the rank, also for want of memory.
+  template <typename Action>
+  void attempt(Action action) {
+    try {
+      action();
+    } catch (const std::bad_alloc&) {
+      lose("met a root without memory");
+    }
+  }
+
   void read(std::size_t bytes, Step next) {
     buffer_.resize(bytes);
     asio::async_read(stream_.socket(), asio::buffer(buffer_),
@@ -75,7 +86,7 @@ class Connection final : public Participant, public std::enable_shared_from_this
                        if (error) {
                          self->lose();
                        } else {
-                         (self.get()->*next)();
+                         self->attempt([&] { (self.get()->*next)(); });
                        }
                      });
   }
@@ -146,8 +157,13 @@ class Connection final : public Participant, public std::enable_shared_from_this
     if (type_ == MessageType::ask) {
       if (phase_ == Phase::connecting) return true;  // its question crossed the verdict
       shared_->deciding = true;
-      for (Agreed& agreed : shared_->agreements.decide(nonce_, rank_)) {
-        shared_->introductions.begin(agreed.nonce, std::move(agreed.participants));
+      try {
+        for (Agreed& agreed : shared_->agreements.decide(nonce_, rank_)) {
+          shared_->introductions.begin(agreed.nonce, std::move(agreed.participants));
+        }
+      } catch (...) {
+        shared_->deciding = false;  // or the process would never seem free to end
+        throw;
       }
       shared_->deciding = false;
       return true;
@@ -186,7 +202,7 @@ class Connection final : public Participant, public std::enable_shared_from_this
                       [self = shared_from_this()](const asio::error_code& error, std::size_t) {
                         if (error) return self->lose();
                         self->outgoing_.pop_front();
-                        if (!self->outgoing_.empty()) return self->write_next();
+                        if (!self->outgoing_.empty()) return self->attempt([&] { self->write_next(); });
                         if (self->phase_ == Phase::closing) self->finish();
                       });
   }

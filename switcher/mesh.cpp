@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <asio/post.hpp>
 #include <iterator>
+#include <new>
 
 #include "switcher/text.hpp"
 
@@ -92,9 +93,14 @@ void Mesh::reach(const std::shared_ptr<Membership>& member, std::uint32_t rank, 
     return member->bind(rank, connection->second);
   }
   const auto [absent, added] = absent_.try_emplace(peer.process);
-  absent->second.address = peer;
-  absent->second.waiters.push_back({member, rank});
-  if (added && peer.process < process_) to_dial_.push_back(peer.process);
+  try {
+    absent->second.address = peer;
+    absent->second.waiters.push_back({member, rank});
+    if (added && peer.process < process_) to_dial_.push_back(peer.process);
+  } catch (...) {
+    if (added) absent_.erase(absent);  // or nobody would ever dial
+    throw;
+  }
 }
 
 void Mesh::start_dials() {
@@ -106,7 +112,11 @@ void Mesh::start_dials() {
       if ((member = waiter.member.lock()) != nullptr) break;
     }
     if (member != nullptr) {
-      dial(absent->second, member->ticket());
+      try {
+        dial(absent->second, member->ticket());
+      } catch (const std::bad_alloc&) {
+        fail_waiters(absent->first, "no memory for a connection");
+      }
     } else {
       absent_.erase(absent);
     }
@@ -122,15 +132,21 @@ void Mesh::dial(const Absent& absent, const Ticket& ticket) {
   if (!stream.adopt(std::move(socket), peer.endpoint.ipv6)) {
     return fail_waiters(peer.process, "cannot wait for a connection to " + peer.endpoint.text());
   }
+  const auto connection = std::make_shared<PeerConnection>(this, std::move(stream));
   ++dialling_;
-  std::make_shared<PeerConnection>(this, std::move(stream))
-      ->dial(peer, {protocol_version, ticket, process_, peer.process}, limits_.connect);
+  try {
+    connection->dial(peer, {protocol_version, ticket, process_, peer.process}, limits_.connect);
+  } catch (const std::bad_alloc&) {
+    connection->close("out of memory");
+  }
 }
 
 void Mesh::fail_waiters(const ProcessId& process, const std::string& reason) {
-  const auto node = absent_.extract(process);
-  if (node.empty()) return;
-  for (const Waiter& waiter : node.mapped().waiters) {
+  if (const auto node = absent_.extract(process); !node.empty()) fail(node.mapped(), reason);
+}
+
+void Mesh::fail(const Absent& absent, const std::string& reason) {
+  for (const Waiter& waiter : absent.waiters) {
     if (const auto member = waiter.member.lock()) member->fail(reason + " of " + rank_name(waiter.peer));
   }
 }
@@ -174,13 +190,14 @@ bool Mesh::on_frame(const PeerConnection::Pointer& connection, const PeerHeader&
 void Mesh::on_lost(const PeerConnection::Pointer& connection, const std::string& reason) {
   const auto found = connections_.find(connection->process());
   if (found != connections_.end() && found->second == connection) connections_.erase(found);
-  if (!connection->established()) {
-    --dialling_;
-    const auto absent = absent_.find(connection->process());
-    const std::string address = absent == absent_.end() ? "" : absent->second.address.endpoint.text();
-    fail_waiters(connection->process(), "cannot connect to " + address + " (" + reason + ")");
-    return start_dials();
+  // Also of an established one: memory may have run out before its waiters were bound. Taken out first, as what cannot
+  // be told now must not keep later communicators from dialling.
+  const auto waiting = absent_.extract(connection->process());
+  if (!connection->established()) --dialling_;
+  if (!waiting.empty()) {
+    fail(waiting.mapped(), "cannot connect to " + waiting.mapped().address.endpoint.text() + " (" + reason + ")");
   }
+  if (!connection->established()) return start_dials();
   for (const auto& member : members()) member->lose(*connection, reason);
 }
 

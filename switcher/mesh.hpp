@@ -67,6 +67,7 @@ class Mesh final : public PeerConnection::Owner {
   void start_dials();
   void dial(const Absent& absent, const Ticket& ticket);
   void fail_waiters(const ProcessId& process, const std::string& reason);
+  static void fail(const Absent& absent, const std::string& reason);
   void settle(const PeerConnection::Pointer& connection);
   void close(const std::shared_ptr<Membership>& member);
   void stop_waiting(const std::shared_ptr<Membership>& member);

@@ -54,12 +54,12 @@ void PeerConnection::dial(const PeerAddress& peer, const Greeting& greeting, std
 }
 
 void PeerConnection::on_dialled() {
-  established_ = true;
   deadline_.expires_at(asio::steady_timer::time_point::max());
   written_ = greeting_bytes;
   asio::async_write(stream_.socket(), asio::buffer(greeting_),
                     handler([](PeerConnection& self, std::size_t) { self.write_next(); }));
   read_header();
+  established_ = true;  // from here on; without memory for the above the dial has failed
   owner_->on_connected(shared_from_this());
 }
 

@@ -4,6 +4,7 @@
 #include <asio/post.hpp>
 #include <asio/read.hpp>
 #include <asio/write.hpp>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -19,12 +20,23 @@ RootLink::RootLink(HelperThread* thread, Stream stream, const TcpSession::Identi
       stream_(std::move(stream)),
       place_(identity.place) {}
 
+// Of a handler. Who waits for the root's answer holds the link, so a step that fails must say that none will come.
+template <typename Step>
+void RootLink::attempt(Step step) {
+  try {
+    step();
+  } catch (const std::bad_alloc&) {
+    lose();
+  }
+}
+
 void RootLink::start() {
-  asio::post(thread_->context(), [self = shared_from_this()] { self->read_header(); });
+  asio::post(thread_->context(), [self = shared_from_this()] { self->attempt([&] { self->read_header(); }); });
 }
 
 void RootLink::say(MessageType signal) {
-  asio::post(thread_->context(), [self = shared_from_this(), signal] { self->write(encode_signal(signal)); });
+  asio::post(thread_->context(),
+             [self = shared_from_this(), signal] { self->attempt([&] { self->write(encode_signal(signal)); }); });
 }
 
 Place RootLink::place() {
@@ -63,8 +75,10 @@ void RootLink::end(std::optional<MessageType> last_word) {
   }
   asio::post(thread_->context(), [self = shared_from_this(), last_word] {
     self->closing_ = true;
-    if (last_word) self->write(encode_signal(*last_word));
-    if (self->outgoing_.empty()) self->close();
+    self->attempt([&] {
+      if (last_word) self->write(encode_signal(*last_word));
+      if (self->outgoing_.empty()) self->close();
+    });
   });
 }
 
@@ -72,7 +86,7 @@ void RootLink::read_header() {
   buffer_.resize(frame_header_bytes);
   asio::async_read(stream_.socket(), asio::buffer(buffer_),
                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                     error ? self->lose() : self->on_header();
+                     error ? self->lose() : self->attempt([&] { self->on_header(); });
                    });
 }
 
@@ -83,7 +97,7 @@ void RootLink::on_header() {
   buffer_.resize(header->body_bytes);
   asio::async_read(stream_.socket(), asio::buffer(buffer_),
                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                     error ? self->lose() : self->on_body();
+                     error ? self->lose() : self->attempt([&] { self->on_body(); });
                    });
 }
 
@@ -139,7 +153,7 @@ void RootLink::enter() {
     const auto self = weak.lock();
     if (self == nullptr) return;
     try {
-      asio::post(thread->context(), [self, why] { self->report(why); });
+      asio::post(thread->context(), [self, why] { self->attempt([&] { self->report(why); }); });
     } catch (...) {
       // No memory: the root's limit speaks for this rank.
     }
@@ -202,7 +216,7 @@ void RootLink::write_next() {
                       self->outgoing_.pop_front();
                       self->mute_ = self->mute_ || error;
                       if (self->mute_) self->outgoing_.clear();
-                      if (!self->outgoing_.empty()) return self->write_next();
+                      if (!self->outgoing_.empty()) return self->attempt([&] { self->write_next(); });
                       if (self->closing_) self->close();
                     });
 }

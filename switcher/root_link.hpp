@@ -38,6 +38,8 @@ class RootLink : public std::enable_shared_from_this<RootLink> {
   void end(std::optional<MessageType> last_word);
 
  private:
+  template <typename Step>
+  void attempt(Step step);
   void read_header();
   void on_header();
   void on_body();
