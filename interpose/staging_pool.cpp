@@ -1,6 +1,7 @@
 #include "interpose/staging_pool.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 namespace zipccl::interpose {
@@ -9,8 +10,12 @@ namespace {
 
 // Idle for good: no thread holds the state, and the last call's work is done.
 bool idle(const CommPointer& state) {
+  if (state.use_count() != 1) {
+    return false;
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);  // use_count() orders nothing behind the last holder's work
   bool done = false;
-  return state.use_count() == 1 && state->idle(&done) == Status::ok && done;
+  return state->idle(&done) == Status::ok && done;
 }
 
 }  // namespace
