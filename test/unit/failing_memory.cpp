@@ -1,24 +1,41 @@
 #include "test/unit/failing_memory.hpp"
 
+#include <pthread.h>
+
+#include <array>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace zipccl::test {
 
-void FailingMemory::fail_at(int step, bool for_good) {
-  left_ = step;
-  for_good_ = for_good;
+namespace {
+
+bool runs_on(const char* thread) {
+  std::array<char, 16> name{};
+  return pthread_getname_np(pthread_self(), name.data(), name.size()) == 0 && std::strcmp(name.data(), thread) == 0;
 }
 
-void FailingMemory::heal() { left_ = -1; }
+}  // namespace
+
+void FailingMemory::fail_at(int step, bool for_good, const char* thread) {
+  left_ = step;
+  for_good_ = for_good;
+  thread_ = thread;
+  armed_ = true;
+}
+
+bool FailingMemory::heal() {
+  armed_ = false;
+  return left_ < 0;
+}
 
 bool FailingMemory::fails() {
-  if (left_ == 0) {
-    left_ = for_good_ ? 0 : -1;
-    return true;
+  if (!armed_ || (thread_ != nullptr && !runs_on(thread_))) {
+    return false;
   }
-  left_ -= left_ > 0 ? 1 : 0;
-  return false;
+  const int left = left_--;
+  return left == 0 || (left < 0 && for_good_);
 }
 
 }  // namespace zipccl::test
