@@ -117,7 +117,7 @@ bool OverflowPort::poll() {
   return busy;
 }
 
-// Throws if there is no memory for the record; the piece is then still there the next time.
+// Throws where there is no memory. The piece is then still there, and comes again.
 void OverflowPort::ship() {
   const std::uint64_t posted = load_acquire(outbox_->posted);
   if (posted == outbox_->taken) {
@@ -130,27 +130,36 @@ void OverflowPort::ship() {
     record_ = std::make_shared<std::vector<std::byte>>();
     record_->reserve(bytes);
   }
-  if (record_ == nullptr || offset != record_->size() || piece > outbox_bytes || piece > bytes - offset) {
+  if (record_ == nullptr || offset > record_->size() || piece > outbox_bytes || piece > bytes - offset) {
     fault_.store(Status::bad_totals);
   } else {
     incomplete_.store(offset + piece < bytes);
+    record_->resize(offset);  // without what a try before has appended
     record_->insert(record_->end(), outbox_->data(), outbox_->data() + piece);
-    sent_bytes_.fetch_add(piece, std::memory_order_relaxed);
     if (offset + piece == bytes) {
-      if (outbox_->receiver != RecordTransport::all_receivers) {
-        const std::lock_guard lock(mutex_);
-        Sent& sent = sent_[outbox_->receiver];
-        ++sent.records;
-        sent.bytes += bytes;
-      }
-      const RecordId id = {own_rank_, outbox_->sequence, outbox_->chunk};
-      if (const Status status = transport_->send(outbox_->receiver, id, std::exchange(record_, nullptr));
-          status != Status::ok) {
-        fault_.store(status);
-      }
+      send_record();
     }
+    sent_bytes_.fetch_add(piece, std::memory_order_relaxed);
   }
   store_release(outbox_->taken, posted);  // after the transport has it: see flushed()
+}
+
+void OverflowPort::send_record() {
+  Sent* to_one = nullptr;
+  if (outbox_->receiver != RecordTransport::all_receivers) {
+    const std::lock_guard lock(mutex_);
+    to_one = &sent_[outbox_->receiver];
+  }
+  const RecordId id = {own_rank_, outbox_->sequence, outbox_->chunk};
+  if (const Status status = transport_->send(outbox_->receiver, id, record_); status != Status::ok) {
+    fault_.store(status);
+  }
+  if (to_one != nullptr) {
+    const std::lock_guard lock(mutex_);
+    ++to_one->records;
+    to_one->bytes += record_->size();
+  }
+  record_ = nullptr;
 }
 
 OverflowPort::Sent OverflowPort::sent_to(std::uint32_t receiver) const {

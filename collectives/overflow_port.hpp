@@ -113,6 +113,7 @@ class OverflowPort {
   explicit OverflowPort(codec::Device& device) : device_(device) {}
   Status reserve();
   void ship();
+  void send_record();
   void answer();
 
   codec::Device& device_;

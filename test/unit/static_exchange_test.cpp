@@ -1,7 +1,10 @@
 // Exchange mode static on a loopback NCCL: calls that overflow and calls that do not, a CPU thread that ships records,
 // lost peers, aborts, faults that kernels find.
+#include <pthread.h>
+
 #include <atomic>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -9,6 +12,7 @@
 #include "collectives/all_gather.hpp"
 #include "test/support/data.hpp"
 #include "test/unit/catch.hpp"
+#include "test/unit/failing_memory.hpp"
 #include "test/unit/static_ranks.hpp"
 
 using namespace zipccl;
@@ -209,6 +213,65 @@ TEST_CASE("the pieces of a record leave together, and a record that a release cu
   }
   REQUIRE(port->status() == Status::ok);
   REQUIRE_FALSE(transport.flushed_too_early);
+}
+
+TEST_CASE("a record whose helper thread lacks memory for an instant leaves later, and whole") {
+  const bool broadcast = GENERATE(false, true);
+  constexpr std::uint64_t count = 1500 * codec::tile_values;  // of random bits: a record of more than one piece
+  const auto values = test::make_data(Data::random, count, 1);
+  std::vector<std::byte> message(codec::Layout::of(count, 0).static_bytes + 128);
+  RecordTransport::Record expected;
+  bool failed = true;
+  for (int step = -1; failed; ++step) {
+    CAPTURE(broadcast, step);
+    LoopbackDevice device;
+    LoopbackRecords records;
+    LoopbackTransport transport(records, 1, 2);
+    std::unique_ptr<OverflowPort> port;
+    REQUIRE(OverflowPort::create(device, &port) == Status::ok);
+    port->open(1, &transport);
+    transport.port = port.get();
+    codec::EncodeJob job;
+    job.values = values.data();
+    job.count = count;
+    job.message = message.data() + (128 - reinterpret_cast<std::uintptr_t>(message.data()) % 128) % 128;
+    job.broadcast = broadcast;
+    port->attach(0, &job);
+    if (step >= 0) {
+      test::FailingMemory::fail_at(step, false, "helper");
+    }
+    std::thread encoder([&] { static_cast<void>(device.encode(job, nullptr)); });
+    std::atomic<bool> left = false;
+    std::thread helper([&] {
+      pthread_setname_np(pthread_self(), "helper");
+      while (!left) {
+        try {
+          static_cast<void>(port->poll());
+        } catch (const std::bad_alloc&) {
+        }
+      }
+    });
+    encoder.join();
+    while (!port->flushed()) {
+      std::this_thread::yield();
+    }
+    failed = test::FailingMemory::heal();
+    left = true;
+    helper.join();
+    const auto record = records.get({0, 1, 0, 0});
+    REQUIRE(port->status() == Status::ok);
+    REQUIRE(record != nullptr);
+    REQUIRE(record->size() > OverflowPort::outbox_bytes);
+    REQUIRE(port->sent_bytes() == record->size());
+    REQUIRE(port->sent_to(0).records == (broadcast ? 0 : 1));
+    REQUIRE(port->sent_to(0).bytes == (broadcast ? 0 : record->size()));
+    if (step < 0) {
+      expected = record;
+      failed = true;
+    }
+    REQUIRE(*record == *expected);
+    REQUIRE((failed || step > 2));
+  }
 }
 
 TEST_CASE("a port is busy while anything runs, and for good once captured") {
