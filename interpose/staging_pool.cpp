@@ -1,7 +1,6 @@
 #include "interpose/staging_pool.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 namespace zipccl::interpose {
@@ -13,7 +12,8 @@ bool idle(const CommPointer& state) {
   if (state.use_count() != 1) {
     return false;
   }
-  std::atomic_thread_fence(std::memory_order_acquire);  // use_count() orders nothing behind the last holder's work
+  // The end of a holder comes after the work of all that ended before; use_count() alone orders nothing.
+  CommPointer(state).reset();
   bool done = false;
   return state->idle(&done) == Status::ok && done;
 }
