@@ -58,16 +58,21 @@ TEST_CASE("an injected error inside a group fails the group") {
 
 TEST_CASE("injected asynchronous errors, exits, kills and delays happen") {
   const Environment environment = fault(
-      "rank=2,call=ncclAllGather,action=delay:300;"
+      "rank=2,call=ncclAllGather,action=delay:2000;"
       "rank=1,call=ncclAllGather,nth=2,action=async:3;"
       "rank=3,call=ncclAllGather,nth=2,action=exit;"
       "rank=4,call=ncclAllGather,nth=2,action=kill");
-  const auto endings = run_communicators(5, environment, [](ncclComm_t comm, int rank, cudaStream_t stream) {
+  const Word failed;  // rank 1 has, before ranks 3 and 4 go
+  const auto endings = run_communicators(5, environment, [&](ncclComm_t comm, int rank, cudaStream_t stream) {
     const auto begin = std::chrono::steady_clock::now();
     EXPECT_SUCCESS(gather(comm, rank, stream));
-    EXPECT((seconds_since(begin) > 0.25) == (rank == 2));
+    EXPECT((seconds_since(begin) > 1.9) == (rank == 2));
     synchronize(stream);
+    if (rank >= 3) failed.take();
     const ncclResult_t second = gather(comm, rank, stream);
+    if (rank == 1) {
+      for (int other = 3; other < 5; ++other) failed.give();
+    }
     EXPECT(second == ncclSuccess || second == ncclRemoteError);  // some ranks are gone by now
     EXPECT(wait_for_async_error(comm) == (rank == 1 ? ncclInternalError : ncclRemoteError));
     if (rank == 1) EXPECT_RESULT(gather(comm, rank, stream), ncclInternalError);
@@ -104,18 +109,19 @@ TEST_CASE("a link rate gives an all-gather its bus bandwidth") {
     EXPECT_SUCCESS(gather(comm, rank, stream));
     synchronize(stream);
     const std::uint8_t* own = data.data() + static_cast<std::size_t>(rank) * bytes;
-    double measured = 1e9;
-    for (int attempt = 0; attempt < 3; ++attempt) {  // the best: the machine may be busy with something else
+    const double expected = static_cast<double>(bytes) * (rank_count - 1) / rate;
+    bool in_time = false;
+    for (int attempt = 0; attempt < 50 && !in_time; ++attempt) {  // the machine may be busy with something else
       const auto begin = std::chrono::steady_clock::now();
       EXPECT_SUCCESS(ncclAllGather(own, data.data(), bytes, ncclUint8, comm, stream));
       const double returned = seconds_since(begin);
       synchronize(stream);
-      EXPECT(returned < seconds_since(begin) / 2);  // the call does not wait
-      measured = std::min(measured, seconds_since(begin));
+      const double measured = seconds_since(begin);
+      EXPECT(measured > 0.75 * expected);
+      const bool waited = returned > measured / 2;
+      in_time = on_all_ranks(!waited && measured < 1.25 * expected, comm, stream);
     }
-    const double expected = static_cast<double>(bytes) * (rank_count - 1) / rate;
-    EXPECT(measured > 0.75 * expected);
-    EXPECT(measured < 1.25 * expected);
+    EXPECT(in_time);
   });
   REQUIRE(all_zero(endings));
 }

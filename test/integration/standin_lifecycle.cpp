@@ -28,7 +28,8 @@ void expect_members(ncclComm_t comm, int own, const std::vector<int>& members, c
 }  // namespace
 
 TEST_CASE("creation returns when all ranks have entered and ignores foreign bytes of the id") {
-  REQUIRE(all_zero(run_ranks(3, [](int rank, const ncclUniqueId& given) {
+  const Word enters;
+  REQUIRE(all_zero(run_ranks(3, [&](int rank, const ncclUniqueId& given) {
     ncclUniqueId id = given;
     if (rank == 0) {
       for (int byte = 36; byte < NCCL_UNIQUE_ID_BYTES; ++byte) {
@@ -36,8 +37,12 @@ TEST_CASE("creation returns when all ranks have entered and ignores foreign byte
       }
     }
     std::memset(id.internal + 64, rank, 64);
-    if (rank == 2) sleep_ms(200);
     const auto begin = std::chrono::steady_clock::now();
+    if (rank == 0) enters.give();
+    if (rank == 2) {
+      enters.take();
+      sleep_ms(200);
+    }
     ncclComm_t comm = nullptr;
     EXPECT_SUCCESS(ncclCommInitRank(&comm, 3, id, rank));
     if (rank == 0) EXPECT(std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(100));
@@ -222,20 +227,21 @@ TEST_CASE("a communicator cannot be used before its group has ended") {
 }
 
 TEST_CASE("a nonblocking communicator is created in the background") {
-  REQUIRE(all_zero(run_ranks(2, [](int rank, const ncclUniqueId& id) {
-    if (rank == 1) sleep_ms(100);
+  const Word asked;
+  REQUIRE(all_zero(run_ranks(2, [&](int rank, const ncclUniqueId& id) {
+    if (rank == 1) asked.take();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t comm = nullptr;
     EXPECT_RESULT(ncclCommInitRankConfig(&comm, 2, id, rank, &config), ncclInProgress);
     ncclResult_t state = ncclInProgress;
-    bool was_in_progress = false;
-    while (state == ncclInProgress) {
+    if (rank == 0) {  // while the other has not entered
       EXPECT_SUCCESS(ncclCommGetAsyncError(comm, &state));
-      was_in_progress = was_in_progress || state == ncclInProgress;
+      EXPECT(state == ncclInProgress);
+      asked.give();
     }
+    while (state == ncclInProgress) EXPECT_SUCCESS(ncclCommGetAsyncError(comm, &state));
     EXPECT(state == ncclSuccess);
-    EXPECT(was_in_progress || rank == 1);
     EXPECT_SUCCESS(ncclCommDestroy(comm));
   })));
 }
@@ -252,8 +258,14 @@ TEST_CASE("abort ends a creation that waits for a rank") {
 }
 
 TEST_CASE("creation fails on all ranks when their numbers of ranks disagree") {
-  const auto endings = run_ranks(3, [](int rank, const ncclUniqueId& id) {
-    if (rank == 2) sleep_ms(200);  // after the others have entered
+  const Word enters;
+  const auto endings = run_ranks(3, [&](int rank, const ncclUniqueId& id) {
+    if (rank != 2) {
+      enters.give();
+    } else {
+      enters.take(2);
+      sleep_ms(500);  // after the others have entered
+    }
     ncclComm_t comm = nullptr;
     EXPECT_RESULT(ncclCommInitRank(&comm, rank == 2 ? 4 : 3, id, rank), ncclInvalidUsage);
     EXPECT(comm == nullptr);
@@ -271,7 +283,7 @@ TEST_CASE("creation fails when a rank that has entered dies before all have") {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     EXPECT_RESULT(ncclCommInitRankConfig(&comm, 3, id, rank, &config), ncclInProgress);
-    sleep_ms(100);
+    sleep_ms(500);  // after it has entered in the background
     raise(SIGKILL);
   });
   REQUIRE(endings == std::vector<int>{0, 128 + SIGKILL});
@@ -284,7 +296,7 @@ TEST_CASE("a rank that enters twice is refused") {
     EXPECT_SUCCESS(ncclCommInitRank(&comms[0], 2, id, 1));
     EXPECT_SUCCESS(ncclCommInitRank(&comms[1], 2, id, 1));
     std::thread rank_zero([&] {
-      sleep_ms(300);  // while the others meet
+      sleep_ms(500);  // while the others meet
       ncclComm_t comm = nullptr;
       if (ncclCommInitRank(&comm, 2, id, 0) == ncclSuccess) ncclCommAbort(comm);
     });
@@ -296,7 +308,8 @@ TEST_CASE("a rank that enters twice is refused") {
 }
 
 TEST_CASE("abort from another thread releases operations in flight") {
-  const auto endings = run_ranks(2, [](int rank, const ncclUniqueId& id) {
+  const Word called;
+  const auto endings = run_ranks(2, [&](int rank, const ncclUniqueId& id) {
     ncclComm_t comm = nullptr;
     EXPECT_SUCCESS(ncclCommInitRank(&comm, 2, id, rank));
     const ScopedStream stream;
@@ -305,12 +318,14 @@ TEST_CASE("abort from another thread releases operations in flight") {
     if (rank == 0) {
       EXPECT_SUCCESS(ncclRecv(&data, 1, ncclInt32, 1, comm, stream.get()));
       std::thread watchdog([&] {
+        called.take();
         sleep_ms(50);
         EXPECT_SUCCESS(ncclCommAbort(comm));
       });
       stream.synchronize();
       watchdog.join();
     } else {
+      called.give();
       stream.synchronize();
       EXPECT(wait_for_async_error(comm) == ncclRemoteError);
       EXPECT_SUCCESS(ncclCommAbort(comm));
@@ -332,16 +347,19 @@ TEST_CASE("revoke releases operations and leaves the handle valid") {
 TEST_CASE("a peer that dies fails operations in flight and later ones, without a hang") {
   const int rank_count = GENERATE(2, 4);
   CAPTURE(rank_count);
+  const Word called;
   auto endings = run_communicators(rank_count, [&](ncclComm_t comm, int rank, cudaStream_t stream) {
     std::vector<int> data(static_cast<std::size_t>(rank_count));
     for (int call = 0; call < 3; ++call) {
       if (rank == 1 && call == 2) {
         synchronize(stream);
+        called.take(rank_count - 1);
         sleep_ms(50);
         raise(SIGKILL);
       }
       EXPECT_SUCCESS(ncclAllGather(&rank, data.data(), 1, ncclInt32, comm, stream));
     }
+    called.give();
     synchronize(stream);
     EXPECT(wait_for_async_error(comm) == ncclRemoteError);
     EXPECT_RESULT(ncclAllGather(&rank, data.data(), 1, ncclInt32, comm, stream), ncclRemoteError);

@@ -226,29 +226,30 @@ TEST_CASE("messages take the link's rate and latency") {
     constexpr std::size_t bytes = 4 << 20;
     const Bytes out(bytes);
     Bytes in(bytes);
-    const auto exchange = [&](std::size_t count) {
+    const auto exchange = [&](std::size_t count, int peer) {
       const auto begin = std::chrono::steady_clock::now();
       EXPECT_SUCCESS(ncclGroupStart());
-      EXPECT_SUCCESS(ncclSend(out.data(), count, ncclUint8, 1 - rank, comm, stream));
-      EXPECT_SUCCESS(ncclRecv(in.data(), count, ncclUint8, 1 - rank, comm, stream));
+      EXPECT_SUCCESS(ncclSend(out.data(), count, ncclUint8, peer, comm, stream));
+      EXPECT_SUCCESS(ncclRecv(in.data(), count, ncclUint8, peer, comm, stream));
       EXPECT_SUCCESS(ncclGroupEnd());
       synchronize(stream);
       return seconds_since(begin);
     };
-    double measured = 1e9;
-    for (int attempt = 0; attempt < 3; ++attempt) measured = std::min(measured, exchange(bytes));
-    EXPECT(measured > 0.75 * bytes / 50e6);
-    EXPECT(measured < 1.25 * bytes / 50e6);
-    const double empty = exchange(0);
+    bool in_time = false;
+    for (int attempt = 0; attempt < 50 && !in_time; ++attempt) {  // the machine may be busy with something else
+      const double measured = exchange(bytes, 1 - rank);
+      EXPECT(measured > 0.75 * bytes / 50e6);
+      in_time = on_all_ranks(measured < 1.25 * bytes / 50e6, comm, stream);
+    }
+    EXPECT(in_time);
+    const double empty = exchange(0, 1 - rank);
     EXPECT(empty > 0.005);
     // A message to the rank itself takes no link.
-    const auto begin = std::chrono::steady_clock::now();
-    EXPECT_SUCCESS(ncclGroupStart());
-    EXPECT_SUCCESS(ncclSend(out.data(), bytes, ncclUint8, rank, comm, stream));
-    EXPECT_SUCCESS(ncclRecv(in.data(), bytes, ncclUint8, rank, comm, stream));
-    EXPECT_SUCCESS(ncclGroupEnd());
-    synchronize(stream);
-    EXPECT(seconds_since(begin) < 0.75 * bytes / 50e6);
+    double to_itself = 1e9;
+    for (int attempt = 0; attempt < 50 && to_itself >= 0.75 * bytes / 50e6; ++attempt) {
+      to_itself = exchange(bytes, rank);
+    }
+    EXPECT(to_itself < 0.75 * bytes / 50e6);
   })));
 }
 
@@ -284,13 +285,18 @@ TEST_CASE("messages of unlike sizes are an error, not a hang") {
 TEST_CASE("an abort or a death releases a send that waits") {
   const bool dies = GENERATE(false, true);
   CAPTURE(dies);
+  const Word called;
   auto endings = run_ranks(2, rendezvous(true), [&](int rank, const ncclUniqueId& id) {
     ncclComm_t comm = nullptr;
     EXPECT_SUCCESS(ncclCommInitRank(&comm, 2, id, rank));
     const ScopedStream stream;
     const Bytes data(1);
-    if (rank == 0) send(data, 1, comm, stream.get());  // never received
+    if (rank == 0) {
+      send(data, 1, comm, stream.get());  // never received
+      called.give();
+    }
     if (rank == 1) {
+      called.take();
       sleep_ms(50);
       if (dies) raise(SIGKILL);
     } else if (dies) {

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -98,6 +99,22 @@ void expect_result(ncclResult_t actual, ncclResult_t expected, const char* text,
                            ncclGetLastError(nullptr) + ")");
 }
 
+Word::Word() {
+  if (pipe(channel_) != 0) throw std::runtime_error("pipe");
+}
+
+Word::~Word() {
+  close(channel_[0]);
+  close(channel_[1]);
+}
+
+void Word::give() const { EXPECT(write(channel_[1], "", 1) == 1); }
+
+void Word::take(int count) const {
+  char byte = 0;
+  for (; count > 0; --count) EXPECT(read(channel_[0], &byte, 1) == 1);
+}
+
 ScopedStream::ScopedStream() { EXPECT(zipccl_host_runtime.stream_create(&stream_) == 0); }
 
 ScopedStream::~ScopedStream() { zipccl_host_runtime.stream_destroy(stream_); }
@@ -113,6 +130,16 @@ ncclResult_t wait_for_async_error(ncclComm_t comm) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return error;
+}
+
+bool on_all_ranks(bool so, ncclComm_t comm, cudaStream_t stream) {
+  int count = 0;
+  EXPECT_SUCCESS(ncclCommCount(comm, &count));
+  std::vector<std::uint8_t> said(static_cast<std::size_t>(count));
+  const auto own = static_cast<std::uint8_t>(so);
+  EXPECT_SUCCESS(ncclAllGather(&own, said.data(), 1, ncclUint8, comm, stream));
+  synchronize(stream);
+  return std::find(said.begin(), said.end(), 0) == said.end();
 }
 
 std::vector<std::uint8_t> pattern(std::size_t bytes, int rank, int purpose) {

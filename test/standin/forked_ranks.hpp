@@ -40,6 +40,22 @@ void expect_result(ncclResult_t actual, ncclResult_t expected, const char* text,
 #define EXPECT_RESULT(call, expected) standin::test::expect_result((call), (expected), #call, __FILE__, __LINE__)
 #define EXPECT_SUCCESS(call) EXPECT_RESULT(call, ncclSuccess)
 
+// A word between ranks that does not go by the library, so that a test need not guess how long another rank takes. Made
+// before the ranks are.
+class Word {
+ public:
+  Word();
+  ~Word();
+  Word(const Word&) = delete;
+  Word& operator=(const Word&) = delete;
+
+  void give() const;
+  void take(int count = 1) const;  // waits until it has been given so often
+
+ private:
+  int channel_[2];
+};
+
 // RAII over the host runtime.
 class ScopedStream {
  public:
@@ -59,6 +75,9 @@ void synchronize(cudaStream_t stream);
 
 // Waits until the communicator's asynchronous error is no longer ncclSuccess or ncclInProgress, and returns it.
 ncclResult_t wait_for_async_error(ncclComm_t comm);
+
+// Whether it is so on all of the communicator's ranks, which all call this, by an all-gather.
+bool on_all_ranks(bool so, ncclComm_t comm, cudaStream_t stream);
 
 // Reproducible bytes that differ between ranks and between purposes.
 std::vector<std::uint8_t> pattern(std::size_t bytes, int rank, int purpose = 0);
