@@ -6,9 +6,11 @@
 #include <cstring>
 #include <future>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "codec/host_engine.hpp"
+#include "codec/host_exchange.hpp"
 #include "codec/overflow.hpp"
 #include "test/unit/catch.hpp"
 #include "test/unit/codec_messages.hpp"
@@ -175,12 +177,24 @@ inline std::vector<Values> all_random(std::uint32_t ranks, std::uint64_t count, 
   return values;
 }
 
+constexpr auto patience = std::chrono::seconds(60);  // with what may take long on a busy machine
+
 // Whether the work ends without being let go.
 inline bool waits(const std::future<Status>& work) {
   return work.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout;
 }
-inline bool ends(const std::future<Status>& work) {
-  return work.wait_for(std::chrono::milliseconds(1000)) == std::future_status::ready;
+inline bool ends(const std::future<Status>& work) { return work.wait_for(patience) == std::future_status::ready; }
+
+// Whether another thread's work comes to a point, where it then `waits`.
+inline bool becomes(const std::uint64_t& counter, std::uint64_t value) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (codec::load_acquire(counter) != value) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 }  // namespace zipccl::test

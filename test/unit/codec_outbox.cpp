@@ -160,11 +160,13 @@ TEST_CASE("a release in the middle of a record ends the encode, and those that w
   second_job.message = other.data();
   second_job.started_ns = nullptr;
   auto encoding = std::async(std::launch::async, [&] { return Engine::encode(job); });
+  REQUIRE(becomes(exchange.outbox(0).posted, 1));
   CHECK(waits(encoding));
   auto second = std::async(std::launch::async, [&] { return Engine::encode(second_job); });
   CHECK(waits(second));
   CHECK(load_acquire(exchange.outbox(0).posted) == 1);
   store_release(exchange.outbox(0).taken, std::uint64_t{1});
+  REQUIRE(becomes(exchange.outbox(0).posted, 2));
   CHECK(waits(encoding));
   CHECK(load_acquire(exchange.outbox(0).posted) == 2);
   store_release(exchange.release, 1u);

@@ -104,6 +104,7 @@ TEST_CASE("a release ends a job that waits") {
   server.hold_answers = true;
   exchange.encode(all_random(3, count));
   auto receiving = std::async(std::launch::async, [&] { return exchange.try_decode(); });
+  REQUIRE(becomes(exchange.mailbox().ticket, 1));
   CHECK(waits(receiving));
   CHECK(load_acquire(exchange.counters.finished) == 0);
   store_release(exchange.release, 1u);
