@@ -140,7 +140,7 @@ TEST_CASE("a rank that does not connect makes all native") {
                  "rank 1 broke the session's protocol");
   }
   Limits limits;
-  limits.introduction = 400ms;
+  limits.introduction = 2s;  // in which the others do their part
   SECTION("it is late") {
     check_native(with_raw_peer(
                      RawRank::Role::dials, [](RawRank& raw) { raw.hear_result(); }, limits),
@@ -269,8 +269,8 @@ TEST_CASE("a root that is gone ends the connecting") {
 using Group = std::vector<std::size_t>;
 void create_in_order(const std::vector<std::vector<Group>>& steps, std::size_t communicators) {
   Limits limits;
-  limits.introduction = 5s;  // what a rank that waits for another's calling thread would run into
-  limits.answer = 8s;
+  limits.introduction = 30s;  // what a rank that waits for another's calling thread would run into
+  limits.answer = 40s;
   const Processes processes(steps.size(), limits);
   const auto rank_count = static_cast<std::uint32_t>(steps.size());
   std::vector<UniqueId> ids;
@@ -348,7 +348,7 @@ TEST_CASE("a rank that wants no channel disturbs nobody who has not agreed yet")
 
 TEST_CASE("a root that is stuck ends the connecting by its limit") {
   Limits limits;
-  limits.answer = 400ms;
+  limits.answer = 2s;  // in which the root answers the hello
   const auto client = create_rendezvous("lo", limits);
   const auto root = Rendezvous::create("lo");
   const UniqueId id = stamped_id(*root);

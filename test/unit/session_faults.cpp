@@ -193,7 +193,7 @@ TEST_CASE("a root that ends right after its own verdict leaves theirs to the oth
 TEST_CASE("a root that is stuck ends hello and verdict by their limit") {
   const RootProcess root(RootProcess::End::wait_for_kill);
   Limits limits;
-  limits.answer = 1s;
+  limits.answer = 2s;  // in which the root answers the first hello
   const auto rendezvous = create_rendezvous("lo", limits);
   const auto session = say_hello(*rendezvous, root.id, make_hello(1, 2));
   root.freeze();
@@ -301,7 +301,7 @@ TEST_CASE("strangers are cut off and disturb nobody") {
 
 TEST_CASE("slow and silent clients hold up nobody and are closed at their deadline") {
   Limits limits;
-  limits.stranger = 1s;
+  limits.stranger = 2s;  // in which good hellos arrive
   const auto rendezvous = create_rendezvous("lo", limits);
   const UniqueId id = stamped_id(*rendezvous);
   const auto start = Clock::now();
@@ -312,22 +312,22 @@ TEST_CASE("slow and silent clients hold up nobody and are closed at their deadli
   check_compressed_pair(*rendezvous, id);
   CHECK(silent.closed_within(10s));
   CHECK(slow.closed_within(10s));
-  CHECK(Clock::now() - start >= 1s);
+  CHECK(Clock::now() - start >= 2s);
 }
 
 TEST_CASE("a member is not bound by a stranger's deadline") {
   Limits limits;
-  limits.stranger = 500ms;
+  limits.stranger = 2s;  // in which good hellos arrive
   const auto rendezvous = create_rendezvous("lo", limits);
   const UniqueId id = stamped_id(*rendezvous);
   const auto one = say_hello(*rendezvous, id, make_hello(0, 2));
-  std::this_thread::sleep_for(800ms);
+  const auto deadline_passes = [&] { CHECK(RawClient(id).closed_within(20s)); };  // of all that came before
+  deadline_passes();
   const auto other = say_hello(*rendezvous, id, make_hello(1, 2));
   Verdict verdict;
   REQUIRE(other->verdict(&verdict) == Status::ok);
   CHECK(verdict.compressed);
-  // By now the listener has closed this rank's connection; its verdict waits in its socket.
-  std::this_thread::sleep_for(800ms);
+  deadline_passes();  // the listener has closed this rank's connection; its verdict waits in its socket
   REQUIRE(one->verdict(&verdict) == Status::ok);
   CHECK(verdict.compressed);
 }
