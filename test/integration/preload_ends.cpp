@@ -21,6 +21,7 @@ ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDa
                            cudaStream_t stream);
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
+int null_nccl_questions();
 }
 
 namespace {
@@ -49,6 +50,9 @@ int abort_while_ending(bool destroys, bool grouped) {
   bool good = ncclAllGather(send.data(), receive.data(), count, ncclBfloat16, made[0], nullptr) == ncclSuccess;
   ncclResult_t ended = ncclInternalError;
   std::thread thread([&] { ended = destroys ? ncclCommDestroy(made[0]) : ncclCommFinalize(made[0]); });
+  while (null_nccl_questions() == 0) {  // until it waits; the test has a limit
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   std::puts("aborting");
   std::fflush(stdout);
