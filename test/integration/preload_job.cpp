@@ -236,22 +236,30 @@ int killed() {
   return 0;
 }
 
-// Another thread aborts while this one waits for a rank that never calls.
+// Another thread aborts while this one waits for a rank that never calls, and aborts after all others have.
 int aborted() {
   ncclComm_t comm = create();
   gather_and_check(comm);
   if (rank_number() != 0) {
-    std::thread aborter([comm] {
+    std::atomic<bool> calls = false;
+    std::thread aborter([&] {
+      while (!calls) {
+        std::this_thread::yield();
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       EXPECT(ncclCommAbort(comm) == ncclSuccess);
     });
     Gather gather(standard_count, everybody());
     const Stream stream;
+    calls = true;
     std::printf("call %d\n", gather.call(comm, stream.stream));
     aborter.join();
+    say("aborted");
     return 0;
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  for (int rank = 1; rank < world_size(); ++rank) {
+    await("aborted", rank);
+  }
   EXPECT(ncclCommAbort(comm) == ncclSuccess);
   return 0;
 }

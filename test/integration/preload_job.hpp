@@ -28,6 +28,17 @@ namespace preload {
 inline int rank_number() { return std::atoi(std::getenv("RANK")); }
 inline int world_size() { return std::atoi(std::getenv("WORLD_SIZE")); }
 
+// A word that a rank leaves for the others, and their wait for it.
+inline std::string word_path(const std::string& word, int rank) {
+  return std::string(std::getenv("ID_DIRECTORY")) + "/id-" + word + std::to_string(rank);
+}
+inline void say(const std::string& word) { std::ofstream(word_path(word, rank_number())).put('.'); }
+inline void await(const std::string& word, int rank) {
+  while (!std::ifstream(word_path(word, rank))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
 // Rank 0 makes an id, all others read it.
 inline ncclUniqueId exchange_id() {
   static int number = 0;
