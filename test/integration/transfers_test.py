@@ -99,7 +99,7 @@ class Errors(Case):
 
     def test_abort_of_a_waiting_receive(self):
         for _ in range(4):  # the record may have left before its sender stops
-            results = self.launch("transfers-aborted", ZIPCCL_POOL=0)
+            results = self.again("transfers-aborted", ZIPCCL_POOL=0)
             if "did not wait" not in results[1].out:
                 break
         self.assertIn("\nwaited\n", "\n" + results[1].out)
