@@ -147,7 +147,7 @@ class Lifecycle(preload_case.Case):
         self.assertEqual(self.calls(), {"compressed": 2})
 
     def test_fork_without_agreement(self):
-        self.launch("forks", NCCL_COMM_ID="127.0.0.1:34569")
+        self.launch("forks", NCCL_COMM_ID=self.comm_id())
         self.assertEqual(len(self.reports()), 2)
         self.assertEqual(self.calls(), {"closed": 2})
 

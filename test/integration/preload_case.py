@@ -4,6 +4,7 @@ tests check how it went there.
 
 import argparse
 import collections
+import os
 import pathlib
 import shutil
 import sys
@@ -53,6 +54,10 @@ class Case(unittest.TestCase):
         for path in [*self.folder.glob("id*"), *self.folder.glob("zipccl-*.json")]:
             path.unlink()
         return self.launch(*scenario, **environment)
+
+    def comm_id(self):
+        """An NCCL_COMM_ID of no other test at the same time: the stand-in's ranks meet by its text."""
+        return f"127.0.0.1:{20000 + os.getpid() % 10000}"
 
     def reports(self):
         return launch.reports(self.folder)

@@ -226,7 +226,7 @@ class Configuration(preload_case.Case):
         self.assertIn("zipccl INFO communicator", results[0].err)
 
     def test_comm_id_variable(self):
-        results = self.launch("all-gather", NCCL_COMM_ID="127.0.0.1:34567")
+        results = self.launch("all-gather", NCCL_COMM_ID=self.comm_id())
         self.assert_native(results, "NCCL_COMM_ID is set")
 
 
