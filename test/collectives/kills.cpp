@@ -103,8 +103,10 @@ class Kill {
       runs_.push_back(std::make_unique<GatherRun>(*backend_, rank_.size(), rank_.rank(),
                                                   GatherCase{8000 + 3001 * index, Data::normal, index % 2 == 0, 0, 1}));
     }
+    meeting_ = backend_->allocate(sizeof(float));
   }
   ~Kill() {
+    backend_->release(meeting_);
     for (cudaStream_t stream : streams_) {
       backend_->destroy_stream(stream);
     }
@@ -143,6 +145,12 @@ class Kill {
     }
   }
 
+  // A native call, which NCCL begins behind the calls before it: its end says that all ranks have the messages of
+  // those.
+  void meet(cudaStream_t stream) {
+    check_nccl(ncclAllReduce(meeting_, meeting_, 1, ncclFloat32, ncclSum, communicator_, stream), "ncclAllReduce");
+  }
+
   int finish() {
     int faults = 0;
     for (std::size_t index = 0; index < runs_.size(); ++index) {
@@ -176,6 +184,8 @@ class Kill {
       records_held.store(true);
       runs_[0]->refill(Data::random, ++seed_);
       runs_[0]->enqueue(communicator_, streams_[0]);
+      meet(streams_[1]);
+      backend_->synchronize(streams_[1]);
     }
     std::this_thread::sleep_for(settling);
     die_now();
@@ -193,6 +203,9 @@ class Kill {
       }
       for (std::size_t index = 0; index < (moment_ == Moment::anywhere ? runs_.size() : 1); ++index) {
         call(index);
+      }
+      if (moment_ == Moment::record) {
+        meet(streams_[1]);
       }
       for (cudaStream_t stream : streams_) {
         backend_->synchronize(stream);
@@ -272,6 +285,7 @@ class Kill {
   std::unique_ptr<Backend> backend_;
   std::array<cudaStream_t, 2> streams_{};
   std::vector<std::unique_ptr<GatherRun>> runs_;
+  void* meeting_ = nullptr;
   ncclComm_t communicator_ = nullptr;
   std::uint64_t seed_ = 0;
   int faults_ = 0;
