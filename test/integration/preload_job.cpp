@@ -236,7 +236,7 @@ int killed() {
   return 0;
 }
 
-// Another thread aborts while this one waits for a rank that never calls, and aborts after all others have.
+// Another thread aborts while this one waits for a rank that never calls, one rank after the other, and rank 0 at last.
 int aborted() {
   ncclComm_t comm = create();
   gather_and_check(comm);
@@ -247,6 +247,9 @@ int aborted() {
         std::this_thread::yield();
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      if (rank_number() > 1) {
+        await("aborted", rank_number() - 1);
+      }
       EXPECT(ncclCommAbort(comm) == ncclSuccess);
     });
     Gather gather(standard_count, everybody());
