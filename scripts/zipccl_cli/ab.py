@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from zipccl_cli import logs, paths, reports
+from zipccl_cli import logs, one_gpu, paths, reports
 from zipccl_cli.table import format_table, size_text
 
 SIDES = ("off", "on")
@@ -43,15 +43,18 @@ def _execute(command, side, number, options, library, folder):
     log = folder / f"{side}-{number}.log"
     started = time.monotonic()
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT,
-                                   env=_environment(side, library, report_folder))
+        process = None
         try:
+            with one_gpu.signals_held():
+                process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT,
+                                           env=_environment(side, library, report_folder))
             status = process.wait(timeout=options.timeout)
         except subprocess.TimeoutExpired:
             status = 124
             _stop(process)
         except BaseException:
-            _stop(process)
+            if process is not None:
+                _stop(process)
             raise
     parsed = logs.parse(log.read_text(errors="replace").splitlines(), options.parse)
     return Run(side, number, status, time.monotonic() - started, parsed, log)

@@ -75,6 +75,28 @@ def free_port():
         return probe.getsockname()[1]
 
 
+@contextlib.contextmanager
+def signals_held():
+    """SIGINT and SIGTERM come when what is inside is done: one that came while a process starts would leave it behind,
+    known to nobody."""
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield
+        return
+    came = []
+    # Not those that are ignored, as by nohup: the processes would no longer ignore them.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
 class Ranks:
     """Processes of one job. When one fails or a signal comes, all end."""
 
@@ -153,8 +175,11 @@ def run(command, ranks, environment=None, share=None, timeout=None, on_line=None
         variables["JOB_DIRECTORY"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="zipccl-job-"))
         if shared:
             variables.update(stack.enter_context(mps()))
-        job = Ranks(command, ranks, variables, shared, on_line or _print_line)
+        job = None
         try:
+            with signals_held():
+                job = Ranks(command, ranks, variables, shared, on_line or _print_line)
             return job.wait(timeout)
         finally:
-            job.end()
+            if job is not None:
+                job.end()

@@ -1,5 +1,6 @@
 """Tests of the zipccl command that need no build: log formats, verdicts, the rank launcher."""
 
+import argparse
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -19,7 +21,7 @@ sys.path.insert(0, str(ROOT / "test" / "jobs"))
 import count_tests  # noqa: E402
 import summary  # noqa: E402
 import text  # noqa: E402
-from zipccl_cli import ab, ablation, logs, one_gpu, paths, reports, table  # noqa: E402
+from zipccl_cli import ab, ablation, logs, main, one_gpu, paths, reports, table  # noqa: E402
 
 TORCHTITAN = ("[rank0]:[titan] 2026-11-01 10:00:00,000 - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss: {loss}  "
               "\x1b[38mgrad_norm:  1.2345  \x1b[33mmemory:  1.00GiB(0.72%)  \x1b[34mtps: {tps}  \x1b[36mtflops: 3.0  "
@@ -178,6 +180,38 @@ class Launcher(unittest.TestCase):
             while any(is_running(int(file.read_text())) for file in files):
                 self.assertLess(time.monotonic(), limit)
                 time.sleep(0.05)
+
+
+    def terminated_while_starting(self, number, action):
+        """How the processes ended that `action` starts, with a SIGTERM before anybody knows of the `number`th."""
+        started = []
+
+        def start(*arguments, **options):
+            process = real_start(*arguments, **options)
+            started.append(process)
+            if len(started) == number:
+                signal.raise_signal(signal.SIGTERM)
+            return process
+
+        real_start = subprocess.Popen
+        handler = signal.signal(signal.SIGTERM, main._interrupt)
+        try:
+            with unittest.mock.patch("subprocess.Popen", start), self.assertRaises(KeyboardInterrupt):
+                action()
+            return [process.poll() for process in started]
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+            for process in started:
+                process.kill()
+
+    def test_termination_while_a_process_starts_leaves_none_behind(self):
+        ranks = self.terminated_while_starting(2, lambda: self.run_ranks("exec sleep 60", share=False))
+        self.assertEqual(ranks, [-signal.SIGTERM] * 3)
+        with tempfile.TemporaryDirectory() as folder:
+            options = argparse.Namespace(timeout=60, parse=None)
+            jobs = self.terminated_while_starting(
+                1, lambda: ab._execute(["sleep", "60"], "off", 1, options, "", pathlib.Path(folder)))
+            self.assertEqual(jobs, [-signal.SIGTERM])
 
 
 class Command(unittest.TestCase):
