@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "test/support/helper_thread.hpp"
 #include "test/support/report.hpp"
 
 namespace zipccl::test {
@@ -111,6 +112,7 @@ void Many::run_set() {
   const std::size_t created = used_memory();
   for (std::size_t round = 0; round < rounds_ && faults_ == 0; ++round) {
     const auto stream_of = [&](std::size_t index) { return streams_[(index + round) % streams_.size()]; };
+    let_helper_work();
     for (std::size_t index = 0; index < set_size; ++index) {
       const bool overflows = round >= settled && (index + round) % 17 == 5;
       runs_[index]->refill(overflows ? Data::random : Data::normal, ++seed_);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "test/integration/preload_job.hpp"
+#include "test/support/helper_thread.hpp"
 
 namespace preload {
 
@@ -142,6 +143,7 @@ int changing(int argc, char** argv) {
   std::size_t slot = 0;
   for (const Phase& phase : options.phases) {
     for (int i = 0; i < phase.calls; ++i, ++call) {
+      zipccl::test::let_helper_work();
       if (rank_number() == options.late_rank && call % 10 == 3) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
       }

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "test/integration/preload_job.hpp"
+#include "test/support/helper_thread.hpp"
 
 namespace preload {
 
@@ -111,6 +112,7 @@ int simulated() {
   ncclComm_t comm = create();
   const Stream stream;
   for (int round = 0; round < 40; ++round) {
+    zipccl::test::let_helper_work();
     Ring ring(standard_count);
     if (rank_number() == 0 && round % 2 == 0) {
       ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
@@ -290,6 +292,7 @@ int orders() {
   const Stream one;
   const Stream other;
   for (int round = 0; round < 30; ++round) {
+    zipccl::test::let_helper_work();
     std::vector<Ring> rings(2, Ring(standard_count, everybody(), round % 4 == 3 ? random_value_of : value_of));
     const Stream& second = round % 2 == 0 ? one : other;
     EXPECT(ncclGroupStart() == ncclSuccess);
