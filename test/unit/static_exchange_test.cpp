@@ -70,7 +70,7 @@ TEST_CASE("a port is not flushed before what its kernels have posted has left, a
   const bool released = GENERATE(false, true);
   StaticRanks ranks(2, 0);
   OverflowPort& port = ranks.port(0);
-  ranks.paused = 0;
+  ranks.pause(0);
   std::thread gatherer([&] { ranks.gather(50000, Data::random, 1, 0); });
   while (port.counters().finished == 0) {
     std::this_thread::yield();

@@ -114,6 +114,7 @@ class StaticRanks : public GatherRanks {
             port(rank).poll();
           }
         }
+        ++rounds;
         std::this_thread::yield();
       }
     });
@@ -124,6 +125,14 @@ class StaticRanks : public GatherRanks {
   }
   StaticRanks(const StaticRanks&) = delete;
   StaticRanks& operator=(const StaticRanks&) = delete;
+
+  // From its return on, the rank's port is not polled.
+  void pause(int rank) {
+    paused = rank;
+    for (const std::uint64_t now = rounds; rounds < now + 2;) {  // one may have begun before
+      std::this_thread::yield();
+    }
+  }
 
   OverflowPort& port(std::size_t rank) { return *states[rank]->communicator.port; }
 
@@ -150,6 +159,7 @@ class StaticRanks : public GatherRanks {
   std::vector<std::unique_ptr<LoopbackTransport>> transports;
   std::atomic<bool> stop = false;
   std::atomic<int> paused = -1;  // the rank whose port is not polled
+  std::atomic<std::uint64_t> rounds = 0;
   std::thread helper;
 };
 
