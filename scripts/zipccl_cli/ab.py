@@ -42,22 +42,23 @@ def _execute(command, side, number, options, library, folder):
     report_folder.mkdir(exist_ok=True)
     log = folder / f"{side}-{number}.log"
     started = time.monotonic()
-    with log.open("w") as output:
-        process = None
-        try:
-            with one_gpu.signals_held():
-                process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT,
-                                           env=_environment(side, library, report_folder))
-            status = process.wait(timeout=options.timeout)
-        except subprocess.TimeoutExpired:
-            status = 124
-            _stop(process)
-        except BaseException:
-            if process is not None:
-                _stop(process)
-            raise
+    with log.open("w") as output, one_gpu.signals_held() as came:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT,
+                                   env=_environment(side, library, report_folder))
+        status = _wait(process, options.timeout, came)
     parsed = logs.parse(log.read_text(errors="replace").splitlines(), options.parse)
     return Run(side, number, status, time.monotonic() - started, parsed, log)
+
+
+def _wait(process, timeout, came):
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            return process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            if came or (deadline is not None and time.monotonic() > deadline):
+                _stop(process)
+                return 124
 
 
 def _stop(process):

@@ -77,19 +77,20 @@ def free_port():
 
 @contextlib.contextmanager
 def signals_held():
-    """SIGINT and SIGTERM come when what is inside is done: one that came while a process starts would leave it behind,
-    known to nobody."""
-    if threading.current_thread() is not threading.main_thread():  # others get no signals
-        yield
-        return
+    """SIGINT and SIGTERM come when what is inside is done; meanwhile the list that it gets says which came. Their
+    exception could come while a process starts, which would be left behind, known to nobody, or inside of poll(), which
+    would keep the process's lock, so that a later wait() never returns."""
     came = []
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield came
+        return
     # Not those that are ignored, as by nohup: the processes would no longer ignore them.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for number in handlers:
         signal.signal(number, lambda number, _: came.append(number))
     try:
-        yield
+        yield came
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -129,10 +130,12 @@ class Ranks:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
 
-    def wait(self, timeout=None):
-        """Returns the first nonzero exit status, 124 after `timeout` seconds, or 0."""
+    def wait(self, timeout, came):
+        """Returns the first nonzero exit status, 124 after `timeout` seconds, or 0; at once when a signal `came`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
+            if came:
+                return 128 + came[0]
             states = [process.poll() for process in self.processes]
             failed = [state for state in states if state]
             if failed:
@@ -175,11 +178,9 @@ def run(command, ranks, environment=None, share=None, timeout=None, on_line=None
         variables["JOB_DIRECTORY"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="zipccl-job-"))
         if shared:
             variables.update(stack.enter_context(mps()))
-        job = None
-        try:
-            with signals_held():
-                job = Ranks(command, ranks, variables, shared, on_line or _print_line)
-            return job.wait(timeout)
-        finally:
-            if job is not None:
+        with signals_held() as came:
+            job = Ranks(command, ranks, variables, shared, on_line or _print_line)
+            try:
+                return job.wait(timeout, came)
+            finally:
                 job.end()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import unittest.mock
@@ -129,6 +130,31 @@ def is_running(process):
     return status.rsplit(")", 1)[1].split()[0] != "Z"
 
 
+class TerminatingLock:
+    """What subprocess's poll() and wait() take, with a SIGTERM when they first have it."""
+
+    def __init__(self):
+        self.lock, self.fresh = threading.Lock(), True
+
+    def acquire(self, blocking=True):
+        got = self.lock.acquire(timeout=5) if blocking else self.lock.acquire(False)
+        if blocking and not got:
+            raise AssertionError("the lock was never released")
+        if self.fresh:
+            self.fresh = False
+            signal.raise_signal(signal.SIGTERM)
+        return got
+
+    def release(self):
+        self.lock.release()
+
+    def __enter__(self):
+        return self.acquire()
+
+    def __exit__(self, *_):
+        self.release()
+
+
 class Launcher(unittest.TestCase):
     def run_ranks(self, script, ranks=3, **arguments):
         lines = []
@@ -182,15 +208,15 @@ class Launcher(unittest.TestCase):
                 time.sleep(0.05)
 
 
-    def terminated_while_starting(self, number, action):
-        """How the processes ended that `action` starts, with a SIGTERM before anybody knows of the `number`th."""
+    def terminated(self, act, action):
+        """How the processes ended that `action` starts; `act` gets each, before anybody else knows of it, and their
+        number, and makes a SIGTERM come."""
         started = []
 
         def start(*arguments, **options):
             process = real_start(*arguments, **options)
             started.append(process)
-            if len(started) == number:
-                signal.raise_signal(signal.SIGTERM)
+            act(process, len(started))
             return process
 
         real_start = subprocess.Popen
@@ -204,14 +230,28 @@ class Launcher(unittest.TestCase):
             for process in started:
                 process.kill()
 
-    def test_termination_while_a_process_starts_leaves_none_behind(self):
-        ranks = self.terminated_while_starting(2, lambda: self.run_ranks("exec sleep 60", share=False))
-        self.assertEqual(ranks, [-signal.SIGTERM] * 3)
+    def start_ranks(self):
+        self.run_ranks("exec sleep 60", share=False)
+
+    def start_job(self):
         with tempfile.TemporaryDirectory() as folder:
             options = argparse.Namespace(timeout=60, parse=None)
-            jobs = self.terminated_while_starting(
-                1, lambda: ab._execute(["sleep", "60"], "off", 1, options, "", pathlib.Path(folder)))
-            self.assertEqual(jobs, [-signal.SIGTERM])
+            ab._execute(["sleep", "60"], "off", 1, options, "", pathlib.Path(folder))
+
+    def test_termination_while_a_process_starts_leaves_none_behind(self):
+        def terminate_at(last):
+            return lambda _, number: number == last and signal.raise_signal(signal.SIGTERM)
+
+        self.assertEqual(self.terminated(terminate_at(2), self.start_ranks), [-signal.SIGTERM] * 3)
+        self.assertEqual(self.terminated(terminate_at(1), self.start_job), [-signal.SIGTERM])
+
+    def test_termination_inside_of_a_poll_is_no_deadlock(self):
+        def terminate_in_poll(process, number):
+            if number == 1:
+                process._waitpid_lock = TerminatingLock()
+
+        self.assertEqual(self.terminated(terminate_in_poll, self.start_ranks), [-signal.SIGTERM] * 3)
+        self.assertEqual(self.terminated(terminate_in_poll, self.start_job), [-signal.SIGTERM])
 
 
 class Command(unittest.TestCase):
