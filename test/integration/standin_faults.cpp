@@ -110,18 +110,16 @@ TEST_CASE("a link rate gives an all-gather its bus bandwidth") {
     synchronize(stream);
     const std::uint8_t* own = data.data() + static_cast<std::size_t>(rank) * bytes;
     const double expected = static_cast<double>(bytes) * (rank_count - 1) / rate;
-    bool in_time = false;
-    for (int attempt = 0; attempt < 50 && !in_time; ++attempt) {  // the machine may be busy with something else
+    const auto in_time = [&] {
       const auto begin = std::chrono::steady_clock::now();
       EXPECT_SUCCESS(ncclAllGather(own, data.data(), bytes, ncclUint8, comm, stream));
       const double returned = seconds_since(begin);
       synchronize(stream);
       const double measured = seconds_since(begin);
       EXPECT(measured > 0.75 * expected);
-      const bool waited = returned > measured / 2;
-      in_time = on_all_ranks(!waited && measured < 1.25 * expected, comm, stream);
-    }
-    EXPECT(in_time);
+      return measured < 1.25 * expected && returned < measured / 2;  // the call does not wait
+    };
+    EXPECT(succeeds_on_all_ranks(in_time, comm, stream));
   });
   REQUIRE(all_zero(endings));
 }

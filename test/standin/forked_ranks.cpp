@@ -132,14 +132,19 @@ ncclResult_t wait_for_async_error(ncclComm_t comm) {
   return error;
 }
 
-bool on_all_ranks(bool so, ncclComm_t comm, cudaStream_t stream) {
+bool succeeds_on_all_ranks(const std::function<bool()>& attempt, ncclComm_t comm, cudaStream_t stream) {
+  enum : std::uint8_t { succeeded, failed, gives_up };  // what the ranks tell each other by an all-gather
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(40);
   int count = 0;
   EXPECT_SUCCESS(ncclCommCount(comm, &count));
   std::vector<std::uint8_t> said(static_cast<std::size_t>(count));
-  const auto own = static_cast<std::uint8_t>(so);
-  EXPECT_SUCCESS(ncclAllGather(&own, said.data(), 1, ncclUint8, comm, stream));
-  synchronize(stream);
-  return std::find(said.begin(), said.end(), 0) == said.end();
+  for (;;) {
+    const std::uint8_t own = attempt() ? succeeded : std::chrono::steady_clock::now() < limit ? failed : gives_up;
+    EXPECT_SUCCESS(ncclAllGather(&own, said.data(), 1, ncclUint8, comm, stream));
+    synchronize(stream);
+    const std::uint8_t worst = *std::max_element(said.begin(), said.end());
+    if (worst != failed) return worst == succeeded;
+  }
 }
 
 std::vector<std::uint8_t> pattern(std::size_t bytes, int rank, int purpose) {

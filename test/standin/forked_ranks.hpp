@@ -76,8 +76,9 @@ void synchronize(cudaStream_t stream);
 // Waits until the communicator's asynchronous error is no longer ncclSuccess or ncclInProgress, and returns it.
 ncclResult_t wait_for_async_error(ncclComm_t comm);
 
-// Whether it is so on all of the communicator's ranks, which all call this, by an all-gather.
-bool on_all_ranks(bool so, ncclComm_t comm, cudaStream_t stream);
+// Whether `attempt` is true on all of the communicator's ranks at once, which all call this, before 40 seconds have
+// passed: for what takes its time unless the machine is busy with something else.
+bool succeeds_on_all_ranks(const std::function<bool()>& attempt, ncclComm_t comm, cudaStream_t stream);
 
 // Reproducible bytes that differ between ranks and between purposes.
 std::vector<std::uint8_t> pattern(std::size_t bytes, int rank, int purpose = 0);
