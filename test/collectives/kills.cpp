@@ -123,6 +123,7 @@ class Kill {
       for (std::size_t index = 0; index < runs_.size(); ++index) {
         runs_[index]->enqueue(communicator_, stream_of(index));
       }
+      meet(streams_[1]);  // NCCL connects in the first, which it might not while a decode waits for ever
       faults_ += finish();
     }
     rank_.barrier();
