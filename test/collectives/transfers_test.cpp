@@ -297,6 +297,8 @@ class Suite {
       received.receive(0, world_, streams_[0]);
       if (own() == 1) {
         finish(received);
+      } else {
+        backend_->synchronize(streams_[0]);  // the buffers end with the round
       }
       rank_.barrier();
     }
