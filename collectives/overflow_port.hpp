@@ -29,6 +29,8 @@ class RecordTransport {
   enum class Found : std::uint8_t { arrived, awaited, lost };
   using Record = std::shared_ptr<const std::vector<std::byte>>;
   static constexpr std::uint32_t all_receivers = codec::all_receivers;
+  // The longest record, beyond which send() need not go. Messages whose record might be longer are not compressed.
+  static constexpr std::uint64_t most_bytes = std::uint64_t{4} << 30;
 
   virtual ~RecordTransport() = default;
   // To rank `receiver`, or with all_receivers to all other ranks. Not ok if a rank that is still there will never get

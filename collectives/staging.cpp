@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "collectives/overflow_port.hpp"
+
 namespace zipccl::collectives {
 
 namespace {
@@ -30,7 +32,8 @@ int Staging::most_ranks(std::uint64_t bytes, int most, bool with_overflow) {
 
 std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
                                     std::uint32_t pool_fraction) {
-  return codec::largest_count(slot_bytes(bytes, rank_count, with_overflow), pool_fraction);
+  const std::uint64_t slot = slot_bytes(bytes, rank_count, with_overflow);
+  return codec::largest_count(with_overflow ? std::min(slot, RecordTransport::most_bytes) : slot, pool_fraction);
 }
 
 Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow)

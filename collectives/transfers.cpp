@@ -14,6 +14,13 @@ namespace {
 // small parts share one launch, so that it is less than for a lone message.
 constexpr std::uint64_t least_part_bytes = 64 << 10;
 
+// Whatever a message's values, and its pool: the record of its overflow is one that can be sent.
+bool has_room(std::uint64_t count) {
+  constexpr std::uint32_t no_pool = 0;
+  return count <= codec::max_count &&
+         codec::Layout::of(count, no_pool).max_overflow_bytes() <= RecordTransport::most_bytes;
+}
+
 // The port tells two exchanges in flight apart; transfers are never two at a time.
 constexpr std::uint64_t only_half = 0;
 
@@ -34,7 +41,7 @@ Route route_transfer(const Communicator& communicator, int peer, std::uint64_t c
     return Route::link;
   }
   const std::uint64_t least = communicator.link_min_bytes[static_cast<std::size_t>(peer)];
-  return count == 0 || count * value_bytes < least || count > codec::max_count ? Route::small : Route::compressed;
+  return count == 0 || count * value_bytes < least || !has_room(count) ? Route::small : Route::compressed;
 }
 
 Route route_all_to_all(const Communicator& communicator, std::uint64_t count, ncclDataType_t dtype) {
@@ -43,7 +50,7 @@ Route route_all_to_all(const Communicator& communicator, std::uint64_t count, nc
   const auto ranks = static_cast<std::uint64_t>(communicator.rank_count);
   const bool small = count * value_bytes * ranks < agreement.min_bytes ||
                      count * value_bytes < std::min(agreement.min_bytes, least_part_bytes);
-  const bool unfit = small || count == 0 || count > codec::max_count;
+  const bool unfit = small || count == 0 || !has_room(count);
   return route == Route::compressed && unfit ? Route::small : route;
 }
 

@@ -2,9 +2,13 @@
 
 #include <new>
 
+#include "switcher/limits.hpp"
+
 namespace zipccl::interpose {
 
 namespace {
+
+static_assert(collectives::RecordTransport::most_bytes <= switcher::max_record_bytes);
 
 switcher::RecordKey key_of(const collectives::RecordId& id) { return {id.sender, id.sequence, id.chunk}; }
 

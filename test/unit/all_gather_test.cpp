@@ -351,6 +351,10 @@ TEST_CASE("staging is refused whole") {
     REQUIRE(Staging::slot_bytes(1 << 20, 8, false) == 0);
     REQUIRE(Staging::slot_bytes(1 << 20, 8, true) == 64 << 10);  // one slot fewer
     REQUIRE(Staging::chunk_values(1 << 20, 8, false, 0) == 0);
+    // A chunk's overflow is a record that the transport takes, however large the slots are.
+    const std::uint64_t chunk = Staging::chunk_values(std::uint64_t{65536} << 20, 2, true, 0);
+    REQUIRE(codec::Layout::of(chunk, 0).max_overflow_bytes() <= RecordTransport::most_bytes);
+    REQUIRE(chunk > 0);
     REQUIRE(Staging::create(device, 1 << 20, 8, false, &staging) == Status::invalid_argument);
   }
   REQUIRE(staging == nullptr);
