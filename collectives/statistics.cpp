@@ -15,6 +15,8 @@ const char* to_string(Route route) {
       return "dtype";
     case Route::small:
       return "small";
+    case Route::large:
+      return "large";
     case Route::single_rank:
       return "single_rank";
     case Route::registered:

@@ -15,6 +15,7 @@ enum class Route : std::uint8_t {
   compressed,
   disabled,     // ZIPCCL_COLLECTIVES leaves the collective out
   dtype,        // not a type that zipccl codes
+  large,        // a message above what one can hold, or its overflow above what a record can
   small,        // below the agreed smallest size
   single_rank,  // nothing to move
   registered,   // a buffer that is registered with NCCL
@@ -23,7 +24,7 @@ enum class Route : std::uint8_t {
   native,       // the ranks have not agreed to compress this class of calls, or not any more
   link          // a peer over a link on which compression does not pay
 };
-inline constexpr std::size_t route_count = 10;
+inline constexpr std::size_t route_count = 11;
 const char* to_string(Route route);
 
 enum class Collective : std::uint8_t { all_gather, all_to_all, send, receive };

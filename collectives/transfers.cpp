@@ -21,6 +21,13 @@ bool has_room(std::uint64_t count) {
          codec::Layout::of(count, no_pool).max_overflow_bytes() <= RecordTransport::most_bytes;
 }
 
+Route route_by_size(std::uint64_t count, bool small) {
+  if (!has_room(count)) {
+    return Route::large;
+  }
+  return count == 0 || small ? Route::small : Route::compressed;
+}
+
 // The port tells two exchanges in flight apart; transfers are never two at a time.
 constexpr std::uint64_t only_half = 0;
 
@@ -41,7 +48,7 @@ Route route_transfer(const Communicator& communicator, int peer, std::uint64_t c
     return Route::link;
   }
   const std::uint64_t least = communicator.link_min_bytes[static_cast<std::size_t>(peer)];
-  return count == 0 || count * value_bytes < least || !has_room(count) ? Route::small : Route::compressed;
+  return route_by_size(count, count * value_bytes < least);
 }
 
 Route route_all_to_all(const Communicator& communicator, std::uint64_t count, ncclDataType_t dtype) {
@@ -50,8 +57,7 @@ Route route_all_to_all(const Communicator& communicator, std::uint64_t count, nc
   const auto ranks = static_cast<std::uint64_t>(communicator.rank_count);
   const bool small = count * value_bytes * ranks < agreement.min_bytes ||
                      count * value_bytes < std::min(agreement.min_bytes, least_part_bytes);
-  const bool unfit = small || count == 0 || !has_room(count);
-  return route == Route::compressed && unfit ? Route::small : route;
+  return route == Route::compressed ? route_by_size(count, small) : route;
 }
 
 bool compresses_link(const Communicator& communicator, int peer) {

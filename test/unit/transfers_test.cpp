@@ -466,8 +466,8 @@ TEST_CASE("a route depends on what both ends share, and on the call") {
   static_assert(codec::Layout::of(most, 0).max_overflow_bytes() <= RecordTransport::most_bytes);
   REQUIRE(route_transfer(communicator, 0, most, ncclBfloat16) == Route::compressed);
   for (const std::uint64_t count : {most + 1, most * 2, codec::max_count, codec::max_count + 1}) {
-    REQUIRE(route_transfer(communicator, 0, count, ncclBfloat16) == Route::small);
-    REQUIRE(route_all_to_all(communicator, count, ncclBfloat16) == Route::small);
+    REQUIRE(route_transfer(communicator, 0, count, ncclBfloat16) == Route::large);
+    REQUIRE(route_all_to_all(communicator, count, ncclBfloat16) == Route::large);
   }
   REQUIRE(route_transfer(communicator, 0, 1024, ncclFloat16) == Route::dtype);
   REQUIRE(route_transfer(communicator, 2, 1024, ncclBfloat16) == Route::link);
