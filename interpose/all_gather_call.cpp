@@ -97,8 +97,10 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
   }
   if (route != Route::compressed) {
     if (Group::recording()) {
-      return Group::add(NativeCall{
-          [=](const NcclTable& nccl) { return nccl.ncclAllGather(send, receive, count, dtype, comm, stream); }, comm});
+      return Group::add(NativeCall{[=](const NcclTable& nccl, cudaStream_t on) {
+                                     return nccl.ncclAllGather(send, receive, count, dtype, comm, on);
+                                   },
+                                   count > 0 ? comm : nullptr, stream});
     }
     return call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream);
   }

@@ -1,5 +1,6 @@
 #include "interpose/apart.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "interpose/callers.hpp"
@@ -15,11 +16,13 @@ using collectives::OwnStreams;
 
 class Apart final : public EligibleCalls::Apart {
  public:
-  Apart(std::span<EligibleAllGather> all_gathers, std::span<EligibleTransfer> transfers)
+  Apart(std::span<EligibleAllGather> all_gathers, std::span<EligibleTransfer> transfers,
+        std::span<const NativeStream> native)
       : gather_callers_(std::span<const EligibleAllGather>(all_gathers)),
         transfer_callers_(std::span<const EligibleTransfer>(transfers)),
         all_gathers_(all_gathers),
-        transfers_(transfers) {}
+        transfers_(transfers),
+        native_(native.begin(), native.end()) {}
 
   ncclResult_t begin() override {
     const RealCall scope;
@@ -30,6 +33,13 @@ class Apart final : public EligibleCalls::Apart {
     }
     for (EligibleTransfer& call : transfers_) {
       if (const ncclResult_t result = move(*call.owner, &call.transfer.stream); result != ncclSuccess) {
+        return result;
+      }
+    }
+    for (const NativeStream& call : native_) {
+      CommState* const owner = owner_of(call.comm);
+      if (const ncclResult_t result = owner != nullptr ? move(*owner, call.stream) : ncclSuccess;
+          result != ncclSuccess) {
         return result;
       }
     }
@@ -59,6 +69,13 @@ class Apart final : public EligibleCalls::Apart {
 
   static Status join(const Branch& branch) {
     return branch.owner->communicator.chain->order(branch.own, branch.caller);
+  }
+
+  // Of a communicator that has compressed calls; the others are NCCL's alone.
+  CommState* owner_of(ncclComm_t comm) const {
+    const auto found = std::ranges::find_if(
+        branches_, [=](const Branch& branch) { return branch.owner->communicator.handle == comm; });
+    return found != branches_.end() ? found->owner : nullptr;
   }
 
   // One stream for all of a communicator's calls, as NCCL has it.
@@ -111,14 +128,16 @@ class Apart final : public EligibleCalls::Apart {
   Callers transfer_callers_;
   std::span<EligibleAllGather> all_gathers_;
   std::span<EligibleTransfer> transfers_;
+  const std::vector<NativeStream> native_;
   std::vector<Branch> branches_;
 };
 
 }  // namespace
 
 std::unique_ptr<EligibleCalls::Apart> make_apart(std::span<EligibleAllGather> all_gathers,
-                                                 std::span<EligibleTransfer> transfers) {
-  return std::make_unique<Apart>(all_gathers, transfers);
+                                                 std::span<EligibleTransfer> transfers,
+                                                 std::span<const NativeStream> native) {
+  return std::make_unique<Apart>(all_gathers, transfers, native);
 }
 
 }  // namespace zipccl::interpose

@@ -34,9 +34,9 @@ class Calls final : public EligibleCalls {
   std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> calls) const override {
     return make_transfer_batch(calls);
   }
-  std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers,
-                               std::span<EligibleTransfer> transfers) const override {
-    return make_apart(all_gathers, transfers);
+  std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers, std::span<EligibleTransfer> transfers,
+                               std::span<const NativeStream> native) const override {
+    return make_apart(all_gathers, transfers, native);
   }
   std::vector<RecordedCall> parts(const EligibleAllToAll& call) const override { return parts_of_all_to_all(call); }
 };

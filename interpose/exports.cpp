@@ -56,17 +56,27 @@ ncclResult_t intercept(const void* caller, Own own, Arguments... arguments) {
   });
 }
 
-// The communicator among a call's arguments, if there is one.
-template <typename... Arguments>
-ncclComm_t comm_of(Arguments... arguments) {
-  ncclComm_t comm = nullptr;
+// The first argument of a type, if there is one.
+template <typename T, typename... Arguments>
+T among(Arguments... arguments) {
+  T found{};
   const auto look = [&](auto argument) {
-    if constexpr (std::is_same_v<decltype(argument), ncclComm_t>) {
-      comm = argument;
+    if constexpr (std::is_same_v<decltype(argument), T>) {
+      found = argument;
     }
   };
   (look(arguments), ...);
-  return comm;
+  return found;
+}
+
+// The argument, or in a stream's place that stream.
+template <typename T>
+T on(cudaStream_t stream, T argument) {
+  if constexpr (std::is_same_v<T, cudaStream_t>) {
+    return stream;
+  } else {
+    return argument;
+  }
 }
 
 // A function that zipccl leaves to NCCL, at the end of a group that is being recorded and at once otherwise.
@@ -82,8 +92,10 @@ ncclResult_t forward(const void* caller, Arguments... arguments) {
       Group::poison(result);
       return result;
     }
-    return Group::add(
-        NativeCall{[=](const NcclTable& nccl) { return (nccl.*function)(arguments...); }, comm_of(arguments...)});
+    const bool works = (std::is_same_v<Arguments, cudaStream_t> || ...) && among<std::size_t>(arguments...) > 0;
+    return Group::add(NativeCall{
+        [=](const NcclTable& nccl, cudaStream_t stream) { return (nccl.*function)(on(stream, arguments)...); },
+        works ? among<ncclComm_t>(arguments...) : nullptr, among<cudaStream_t>(arguments...)});
   });
 }
 

@@ -48,11 +48,22 @@ Contents close() {
   return held != nullptr ? std::move(*held) : Contents{};
 }
 
+ncclComm_t comm_of(const NativeCall& call) { return call.comm; }
+template <typename Eligible>
+ncclComm_t comm_of(const Eligible& call) {
+  return call.owner->communicator.handle;
+}
+
+cudaStream_t& stream_of(NativeCall& call) { return call.stream; }
+cudaStream_t& stream_of(EligibleAllGather& call) { return call.call.stream; }
+cudaStream_t& stream_of(EligibleTransfer& call) { return call.transfer.stream; }
+cudaStream_t& stream_of(EligibleAllToAll& call) { return call.stream; }
+
 ncclResult_t issue_natively(const RecordedCall& call, const NcclTable& nccl) {
   return std::visit(
       [&](const auto& one) -> ncclResult_t {
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(one)>, NativeCall>) {
-          return one.issue(nccl);
+          return one.issue(nccl, one.stream);
         } else {
           return one.run_natively(nccl);
         }
@@ -98,7 +109,7 @@ class Plan {
     }
     std::unique_ptr<EligibleCalls::Apart> apart;
     ncclResult_t result = guarded([&] {
-      apart = eligible_.apart(all_gathers_, transfers_);
+      apart = eligible_.apart(all_gathers_, transfers_, native_streams());
       return apart->begin();
     });
     if (result == ncclSuccess) {
@@ -109,12 +120,12 @@ class Plan {
     return apart != nullptr ? apart->end(result) : result;
   }
 
-  void add_native(const RecordedCall& call) { calls_.push_back({&call, 0}); }
+  void add_native(RecordedCall& call) { calls_.push_back({&call, 0}); }
 
  private:
   struct Issue {
-    const RecordedCall* native = nullptr;  // null: a transfer
-    std::size_t transfer = 0;              // in transfers_
+    RecordedCall* native = nullptr;  // null: a transfer
+    std::size_t transfer = 0;        // in transfers_
   };
 
   template <typename CloseGroup>
@@ -154,19 +165,34 @@ class Plan {
     return result;
   }
 
-  void see(ncclComm_t comm) {
-    several_ = several_ || (comm != nullptr && comm_ != nullptr && comm != comm_);
-    comm_ = comm != nullptr ? comm : comm_;
+  void see(ncclComm_t comm, cudaStream_t stream) {
+    if (comm == nullptr) {
+      return;
+    }
+    several_ = several_ || (comm_ != nullptr && (comm != comm_ || stream != stream_));
+    comm_ = comm;
+    stream_ = stream;
   }
 
-  ncclResult_t add(NativeCall& call, const RecordedCall& whole) {
-    see(call.comm);
+  // Of the calls in the real group that zipccl leaves as they are.
+  std::vector<NativeStream> native_streams() const {
+    std::vector<NativeStream> streams;
+    for (const Issue& call : calls_) {
+      if (call.native != nullptr) {
+        std::visit([&](auto& one) { streams.push_back({comm_of(one), &stream_of(one)}); }, *call.native);
+      }
+    }
+    return streams;
+  }
+
+  ncclResult_t add(NativeCall& call, RecordedCall& whole) {
+    see(call.comm, call.stream);
     add_native(whole);
     return ncclSuccess;
   }
 
   template <typename Eligible>
-  ncclResult_t add(Eligible& call, const RecordedCall& whole) {
+  ncclResult_t add(Eligible& call, RecordedCall& whole) {
     bool compressed = false;
     begun_.push_back(&call.owner);  // before: one that throws may have begun
     const ncclResult_t begun = eligible_.begin(&call, &compressed);
@@ -174,7 +200,7 @@ class Plan {
       begun_.pop_back();
       return begun;
     }
-    see(call.owner->communicator.handle);
+    see(call.owner->communicator.handle, stream_of(call));
     compressed ? add_compressed(call) : add_native(whole);
     return ncclSuccess;
   }
@@ -232,7 +258,8 @@ class Plan {
   std::forward_list<RecordedCall> native_parts_;          // of compressed all-to-alls
   std::pmr::vector<const CommPointer*> begun_{&memory_};  // owners of the eligible calls that have begun
   ncclComm_t comm_ = nullptr;                             // of the latest call that has one
-  bool several_ = false;                                  // calls of several communicators
+  cudaStream_t stream_ = nullptr;                         // its stream
+  bool several_ = false;                                  // calls of several communicators or on several streams
 };
 
 ncclResult_t decide_and_issue(const NcclTable& nccl, const EligibleCalls& eligible, std::vector<RecordedCall>& calls) {

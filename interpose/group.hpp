@@ -3,7 +3,9 @@
 // first, then everything else, in program order, as exactly one real group, compressed sends and receives among the
 // native calls. Splitting the user's group any other way deadlocks legal programs. So do communicators that wait for
 // each other more than NCCL's do: if a group has calls of several, each one's compressed calls run apart, beside the
-// callers' streams (apart.hpp). Otherwise calls go straight on and only the depth is kept.
+// callers' streams (apart.hpp). So they do if the group has several streams, which NCCL joins for each communicator:
+// its calls wait for all that they name, and those for all its calls. Otherwise calls go straight on and only the depth
+// is kept.
 #pragma once
 
 #include <functional>
@@ -21,8 +23,17 @@ namespace zipccl::interpose {
 using collectives::NcclTable;
 
 struct NativeCall {
-  std::function<ncclResult_t(const NcclTable& nccl)> issue;  // to the real NCCL, which `nccl` is
-  ncclComm_t comm = nullptr;                                 // whose call it is, if it has work for a stream
+  // To the real NCCL, which `nccl` is, on the call's stream.
+  std::function<ncclResult_t(const NcclTable& nccl, cudaStream_t stream)> issue;
+  // Whose call it is, if it has work for a stream: NCCL leaves collectives of nothing out, and their streams alone.
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;  // that stream, which may become another before the call is issued
+};
+
+// The stream of a call that goes natively, to be changed.
+struct NativeStream {
+  ncclComm_t comm;
+  cudaStream_t* stream;
 };
 
 // An all-gather that may go compressed, which is decided when it is issued.
@@ -75,7 +86,7 @@ class EligibleCalls {
     virtual ncclResult_t after(ncclResult_t group_result, bool dropped) = 0;
   };
 
-  // A group's compressed calls, off the callers' streams.
+  // A group's compressed calls, off the callers' streams, and with them their communicators' native ones.
   class Apart {
    public:
     virtual ~Apart() = default;
@@ -102,9 +113,9 @@ class EligibleCalls {
   // Of calls that go compressed; outside any real group.
   virtual ncclResult_t run(std::span<const EligibleAllGather> calls) const = 0;
   virtual std::unique_ptr<Batch> batch(std::span<const EligibleTransfer> calls) const = 0;
-  // For a group that has calls of several communicators.
-  virtual std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers,
-                                       std::span<EligibleTransfer> transfers) const = 0;
+  // For a group that has calls of several communicators or on several streams.
+  virtual std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers, std::span<EligibleTransfer> transfers,
+                                       std::span<const NativeStream> native) const = 0;
   // A compressed all-to-all's operations: transfers that are compressed, and native calls for the rest.
   virtual std::vector<RecordedCall> parts(const EligibleAllToAll& call) const = 0;
 

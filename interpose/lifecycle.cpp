@@ -48,7 +48,8 @@ class ConfigCopy {
 template <typename Call>
 ncclResult_t issue(Call call) {
   if (Group::recording()) {
-    return Group::add(NativeCall{std::move(call)});
+    return Group::add(
+        NativeCall{[call = std::move(call)](const NcclTable& nccl, cudaStream_t) mutable { return call(nccl); }});
   }
   const RealCall scope;
   return call(RealNccl::get().table());

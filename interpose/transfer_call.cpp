@@ -119,12 +119,12 @@ void count_native(CommState& state, Collective kind, std::uint64_t bytes, Route 
 }
 
 template <typename Native>
-ncclResult_t issue_natively(ncclComm_t comm, Native native) {
+ncclResult_t issue_natively(ncclComm_t comm, cudaStream_t stream, Native native) {
   if (Group::recording()) {
-    return Group::add(NativeCall{std::move(native), comm});
+    return Group::add(NativeCall{std::move(native), comm, stream});
   }
   const RealCall scope;
-  return native(RealNccl::get().table());
+  return native(RealNccl::get().table(), stream);
 }
 
 ncclResult_t invalid(const char* function, const char* why) {
@@ -190,7 +190,7 @@ ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t d
                               : Route::closed;
       count_native(*state, operation.kind, operation.call_bytes, route);
     }
-    return issue_natively(comm, std::move(native));
+    return issue_natively(comm, operation.stream, std::move(native));
   }
   if (!buffer && operation.count > 0) {
     return invalid(function, "a buffer is null");
@@ -206,7 +206,7 @@ ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t d
       return begun;
     }
     if (!compressed) {
-      return issue_natively(comm, std::move(native));
+      return issue_natively(comm, operation.stream, std::move(native));
     }
     const ncclResult_t wrong = check(function, buffer, *call.owner);
     if (wrong != ncclSuccess) {
@@ -259,8 +259,9 @@ ncclResult_t send(const void* buffer, std::size_t count, ncclDataType_t dtype, i
   operation.peer = peer;
   operation.stream = stream;
   operation.kind = Collective::send;
-  return transfer("ncclSend", operation, dtype, comm,
-                  [=](const NcclTable& nccl) { return nccl.ncclSend(buffer, count, dtype, peer, comm, stream); });
+  return transfer("ncclSend", operation, dtype, comm, [=](const NcclTable& nccl, cudaStream_t on) {
+    return nccl.ncclSend(buffer, count, dtype, peer, comm, on);
+  });
 }
 
 ncclResult_t receive(void* buffer, std::size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
@@ -271,8 +272,9 @@ ncclResult_t receive(void* buffer, std::size_t count, ncclDataType_t dtype, int 
   operation.peer = peer;
   operation.stream = stream;
   operation.kind = Collective::receive;
-  return transfer("ncclRecv", operation, dtype, comm,
-                  [=](const NcclTable& nccl) { return nccl.ncclRecv(buffer, count, dtype, peer, comm, stream); });
+  return transfer("ncclRecv", operation, dtype, comm, [=](const NcclTable& nccl, cudaStream_t on) {
+    return nccl.ncclRecv(buffer, count, dtype, peer, comm, on);
+  });
 }
 
 ncclResult_t begin_transfer(EligibleTransfer* call, bool* compressed) {
@@ -316,11 +318,11 @@ ncclResult_t all_to_all(const void* send, void* receive, std::size_t count, nccl
       count_native(*state, Collective::all_to_all, count * bytes_of(dtype) * ranks, route);
     }
   }
-  const auto native = [=](const NcclTable& nccl) {
-    return all_to_all_natively(nccl, send, receive, count, dtype, comm, stream);
+  const auto native = [=](const NcclTable& nccl, cudaStream_t on) {
+    return all_to_all_natively(nccl, send, receive, count, dtype, comm, on);
   };
   if (route != Route::compressed) {
-    return issue_natively(comm, native);
+    return issue_natively(count > 0 ? comm : nullptr, stream, native);
   }
   if (const ncclResult_t wrong = check("ncclAlltoAll", send != nullptr && receive != nullptr, *state);
       wrong != ncclSuccess) {
@@ -372,11 +374,11 @@ std::vector<RecordedCall> parts_of_all_to_all(const EligibleAllToAll& call) {
     if (peer == communicator.rank || !collectives::compresses_link(communicator, peer)) {
       const ncclComm_t comm = communicator.handle;
       parts.emplace_back(NativeCall{
-          [from, to, peer, count = call.count, dtype = call.dtype, stream = call.stream, comm](const NcclTable& nccl) {
+          [from, to, peer, count = call.count, dtype = call.dtype, comm](const NcclTable& nccl, cudaStream_t stream) {
             const ncclResult_t sent = nccl.ncclSend(from, count, dtype, peer, comm, stream);
             return sent == ncclSuccess ? nccl.ncclRecv(to, count, dtype, peer, comm, stream) : sent;
           },
-          comm});
+          comm, call.stream});
       continue;
     }
     operation.peer = peer;

@@ -472,6 +472,7 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
   int result = start_scenario(argc, argv);
   result = result == 2 ? children_scenario(argc, argv) : result;
   result = result == 2 ? transfer_scenario(argc, argv) : result;
+  result = result == 2 ? group_scenario(argc, argv) : result;
   if (name == "churn" && argc == 2) {
     result = churn(std::atoi(argv[1]));
   } else if (const auto found = scenarios.find(name); found != scenarios.end()) {

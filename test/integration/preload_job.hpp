@@ -142,6 +142,8 @@ inline void gather_and_check(ncclComm_t comm, ncclDataType_t type = ncclBfloat16
 
 // Those of preload_children.cpp; 2 if it is none.
 int children_scenario(int argc, char** argv);
+// Those of preload_groups.cpp; 2 if it is none.
+int group_scenario(int argc, char** argv);
 // Those of preload_transfers.cpp; 2 if it is none.
 int transfer_scenario(int argc, char** argv);
 // Those of preload_start.cpp; 2 if it is none.

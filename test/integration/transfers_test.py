@@ -42,6 +42,16 @@ class Calls(Case):
             for communicator in (0, 1):
                 self.assertGreater(self.routes("send", 1, communicator)["compressed"], 0)
 
+    def test_joined_streams(self):
+        """As NCCL joins them, whatever of a group is compressed."""
+        for exchange in ("static", "exact"):
+            self.again("groups-joined-streams", ranks=3, ZIPCCL_EXCHANGE=exchange)
+        self.again("groups-joined-streams", ZIPCCL="off")
+
+    def test_empty_collectives(self):
+        self.launch("groups-empty-collectives", seconds=20)
+        self.again("groups-empty-collectives", seconds=20, ZIPCCL="off")
+
     def test_children(self):
         self.launch("transfers-children", ranks=4)
         for rank in range(4):

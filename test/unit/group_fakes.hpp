@@ -88,9 +88,9 @@ class FakeBatch final : public EligibleCalls::Batch {
 // Notes when calls are taken off the callers' streams, and when those go on.
 class FakeApart final : public EligibleCalls::Apart {
  public:
-  explicit FakeApart(std::size_t count) : count_(count) {}
+  FakeApart(std::size_t count, std::size_t native) : count_(count), native_(native) {}
   ncclResult_t begin() override {
-    calls.push_back("apart " + std::to_string(count_));
+    calls.push_back("apart " + std::to_string(count_) + (native_ > 0 ? "+" + std::to_string(native_) : ""));
     return apart_result;
   }
   ncclResult_t end(ncclResult_t result) override {
@@ -100,6 +100,7 @@ class FakeApart final : public EligibleCalls::Apart {
 
  private:
   std::size_t count_;
+  std::size_t native_;
 };
 
 // Calls of fewer than 1,000 values go compressed.
@@ -131,17 +132,17 @@ class FakeCalls final : public EligibleCalls {
     allocate("batch");
     return std::make_unique<FakeBatch>(transfers);
   }
-  std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers,
-                               std::span<EligibleTransfer> transfers) const override {
+  std::unique_ptr<Apart> apart(std::span<EligibleAllGather> all_gathers, std::span<EligibleTransfer> transfers,
+                               std::span<const NativeStream> native) const override {
     allocate("apart");
-    return std::make_unique<FakeApart>(all_gathers.size() + transfers.size());
+    return std::make_unique<FakeApart>(all_gathers.size() + transfers.size(), native.size());
   }
   std::vector<RecordedCall> parts(const EligibleAllToAll& call) const override {
     allocate("parts");
     EligibleTransfer part{{}, ncclBfloat16, call.owner};
     part.transfer.count = call.count;
     std::vector<RecordedCall> made;
-    made.emplace_back(NativeCall{[](const NcclTable&) { return note("own part"); }});
+    made.emplace_back(NativeCall{[](const NcclTable&, cudaStream_t) { return note("own part"); }});
     made.emplace_back(part);
     made.emplace_back(part);
     return made;
@@ -161,7 +162,7 @@ class FakeCalls final : public EligibleCalls {
 inline const FakeCalls fakes;
 
 inline RecordedCall native(const std::string& name, ncclResult_t result = ncclSuccess, ncclComm_t comm = nullptr) {
-  return NativeCall{[=](const NcclTable&) { return note(name, result); }, comm};
+  return NativeCall{[=](const NcclTable&, cudaStream_t) { return note(name, result); }, comm};
 }
 
 inline ncclComm_t communicator(std::uintptr_t number) { return reinterpret_cast<ncclComm_t>(number); }
@@ -173,6 +174,19 @@ inline RecordedCall eligible(std::uint64_t count, ncclComm_t comm = nullptr) {
   gather.call.communicator = &owner->communicator;
   gather.call.count = count;
   return gather;
+}
+
+inline cudaStream_t stream(std::uintptr_t number) { return reinterpret_cast<cudaStream_t>(number); }
+
+inline RecordedCall on_stream(RecordedCall call, std::uintptr_t number) {
+  if (auto* const gather = std::get_if<EligibleAllGather>(&call)) {
+    gather->call.stream = stream(number);
+  } else if (auto* const transfer = std::get_if<EligibleTransfer>(&call)) {
+    transfer->transfer.stream = stream(number);
+  } else {
+    std::get<NativeCall>(call).stream = stream(number);
+  }
+  return call;
 }
 
 inline RecordedCall transfer(std::uint64_t count, bool sends, ncclComm_t comm = nullptr) {

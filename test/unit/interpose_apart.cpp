@@ -1,6 +1,8 @@
 // Calls of a group on their communicators' own streams: what they are ordered by, and that the callers' streams wait
 // for them, whatever fails.
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -23,6 +25,8 @@ struct Apart {
   std::vector<CommPointer> owners;
   std::vector<EligibleAllGather> all_gathers;
   std::vector<EligibleTransfer> transfers;
+  std::array<cudaStream_t, 2> native_streams{};
+  std::vector<NativeStream> native;
   std::vector<codec::Stream> callers;  // by call, all-gathers first
   std::vector<std::vector<std::byte>> memory;
 
@@ -30,9 +34,10 @@ struct Apart {
     for (int index = 0; index < 2; ++index) {
       owners.push_back(std::make_shared<CommState>());
       owners.back()->communicator.device = &device;
+      owners.back()->communicator.handle = handle_of(index);
       REQUIRE(collectives::CallChain::create(device, &owners.back()->communicator.chain) == Status::ok);
     }
-    memory.resize(3 * 5);
+    memory.resize(3 * 7);
     for (std::vector<std::byte>& bytes : memory) {
       bytes.resize(64);
     }
@@ -41,6 +46,15 @@ struct Apart {
     add_all_gather(1, 1);
     add_transfer(0, 3);
     add_transfer(1, 1);
+    add_native(0, 4);
+    add_native(2, 2);  // of a communicator without compressed calls
+  }
+
+  static ncclComm_t handle_of(int number) { return reinterpret_cast<ncclComm_t>(std::uintptr_t{1} + number); }
+  void add_native(int number, std::uintptr_t stream) {
+    native_streams[native.size()] = stream_of(stream);
+    native.push_back({handle_of(number), &native_streams[native.size()]});
+    callers.push_back(stream_of(stream));
   }
 
   void add_all_gather(std::size_t owner, std::uintptr_t stream) {
@@ -58,9 +72,11 @@ struct Apart {
     callers.push_back(stream_of(stream));
   }
 
-  codec::Stream stream(std::size_t call) const {
-    return call < all_gathers.size() ? all_gathers[call].call.stream
-                                     : transfers[call - all_gathers.size()].transfer.stream;
+  codec::Stream& stream(std::size_t call) {
+    const std::size_t compressed = all_gathers.size() + transfers.size();
+    return call >= compressed          ? native_streams[call - compressed]
+           : call < all_gathers.size() ? all_gathers[call].call.stream
+                                       : transfers[call - all_gathers.size()].transfer.stream;
   }
   Status copy(std::size_t call, std::size_t step, codec::Stream on) {
     return device.copy(memory[3 * call + step].data(), memory[3 * call + (step + 2) % 3].data(), 64, on);
@@ -72,7 +88,7 @@ struct Apart {
     }
     device.operations = 0;
     device.fail_at = fail_at;
-    const auto apart = make_apart(all_gathers, transfers);
+    const auto apart = make_apart(all_gathers, transfers, native);
     ncclResult_t result = apart->begin();
     for (std::size_t call = 0; call < callers.size() && result == ncclSuccess; ++call) {
       result = copy(call, 1, stream(call)) == Status::ok ? ncclSuccess : ncclSystemError;
@@ -99,7 +115,7 @@ TEST_CASE("all of a communicator's calls run on one stream of its own") {
   Apart apart;
   REQUIRE(apart.run() == ncclSuccess);
   apart.require_ordered();
-  for (const std::size_t call : {0, 1, 3}) {
+  for (const std::size_t call : {0, 1, 3, 5}) {
     REQUIRE(apart.stream(call) == apart.stream(0));
     REQUIRE(apart.stream(call) != apart.callers[call]);
   }
@@ -108,6 +124,7 @@ TEST_CASE("all of a communicator's calls run on one stream of its own") {
     REQUIRE(apart.stream(call) != apart.callers[call]);
   }
   REQUIRE(apart.stream(0) != apart.stream(2));
+  REQUIRE(apart.stream(6) == apart.callers[6]);
 }
 
 TEST_CASE("whatever fails, and when, the callers' streams wait for calls on other streams") {
@@ -144,10 +161,7 @@ TEST_CASE("a communicator that has failed or is aborted takes no call apart, and
 TEST_CASE("a captured group leaves no stream of its own in the capture") {
   Apart apart;
   for (std::size_t call = 0; call < apart.callers.size(); ++call) {
-    codec::Stream& stream = call < apart.all_gathers.size()
-                                ? apart.all_gathers[call].call.stream
-                                : apart.transfers[call - apart.all_gathers.size()].transfer.stream;
-    apart.callers[call] = stream = stream_of(1);
+    apart.stream(call) = apart.callers[call] = stream_of(1);
   }
   apart.device.begin_capture(stream_of(1));
   REQUIRE(apart.run() == ncclSuccess);

@@ -125,13 +125,26 @@ TEST_CASE("compressed calls of a group with several communicators run apart from
     CHECK(Group::add(native("broadcast", ncclSuccess, one)) == ncclSuccess);
     CHECK(Group::end(nccl, fakes) == ncclSuccess);
     CHECK(calls ==
-          Calls{"apart 1", "before 1", "start", "reduce", "transfer 1", "broadcast", "end", "after 0", "joined 0"});
+          Calls{"apart 1+2", "before 1", "start", "reduce", "transfer 1", "broadcast", "end", "after 0", "joined 0"});
   }
   SECTION("the other's is eligible, but goes natively") {
     CHECK(Group::add(transfer(1, true, one)) == ncclSuccess);
     CHECK(Group::add(transfer(5000, true, other)) == ncclSuccess);
     CHECK(Group::end(nccl, fakes) == ncclSuccess);
-    CHECK(calls == Calls{"apart 1", "before 1", "start", "transfer 1", "send 5000", "end", "after 0", "joined 0"});
+    CHECK(calls == Calls{"apart 1+1", "before 1", "start", "transfer 1", "send 5000", "end", "after 0", "joined 0"});
+  }
+  SECTION("of one communicator on several streams, native ones, too") {
+    CHECK(Group::add(on_stream(eligible(10, one), 1)) == ncclSuccess);
+    CHECK(Group::add(on_stream(native("reduce", ncclSuccess, one), 2)) == ncclSuccess);
+    CHECK(Group::add(on_stream(transfer(5000, true, one), 1)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSuccess);
+    CHECK(calls == Calls{"apart 1+2", "compressed", "start", "reduce", "send 5000", "end", "joined 0"});
+  }
+  SECTION("of one communicator on several streams, none compressed: natively") {
+    CHECK(Group::add(on_stream(eligible(5000, one), 1)) == ncclSuccess);
+    CHECK(Group::add(on_stream(native("reduce", ncclSuccess, one), 2)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclSuccess);
+    CHECK(calls == Calls{"start", "all-gather 5000", "reduce", "end"});
   }
   SECTION("taking them apart fails: nothing is issued, and what was taken is joined") {
     apart_result = ncclUnhandledCudaError;
