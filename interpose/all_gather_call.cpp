@@ -121,7 +121,7 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
       return result;
     }
     if (!compressed) {
-      return call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream);
+      return note_refused(*call.owner, call_real<&NcclTable::ncclAllGather>(send, receive, count, dtype, comm, stream));
     }
     if (Group::open()) {
       log::write(LogLevel::error, "ncclAllGather: communicator %s became ready after this group had been opened",

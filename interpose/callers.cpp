@@ -58,10 +58,18 @@ void note_dropped_calls(CommState& state) {
     return;
   }
   communicator.failure = ncclInternalError;
-  log::write(LogLevel::error,
-             "communicator %s, rank %d: a group failed while the ranks were about to change what is compressed; its "
-             "compressed calls fail from now on (NCCL result %d)",
-             state.name.c_str(), communicator.rank, static_cast<int>(communicator.failure));
+  log::write(
+      LogLevel::error,
+      "communicator %s, rank %d: a call or group failed while the ranks were about to change what is compressed; its "
+      "compressed calls fail from now on (NCCL result %d)",
+      state.name.c_str(), communicator.rank, static_cast<int>(communicator.failure));
+}
+
+ncclResult_t note_refused(CommState& state, ncclResult_t result) {
+  if (result != ncclSuccess && result != ncclInProgress) {
+    note_dropped_calls(state);
+  }
+  return result;
 }
 
 ncclResult_t refuse(CommState& state, const char* what, Status status) {

@@ -36,6 +36,10 @@ void log_failure(const CommState& state, const char* what, const collectives::Ou
 // compressed call of it can follow, and the log says so.
 void note_dropped_calls(CommState& state);
 
+// For a call outside any group that went natively and has begun: if NCCL has refused it, it has dropped it, and other
+// ranks know nothing of it. Returns the result.
+ncclResult_t note_refused(CommState& state, ncclResult_t result);
+
 // Runs a call outside any group, which is dropped if it throws: it may have begun.
 template <typename Run>
 ncclResult_t run_or_drop(CommState& state, Run run) {

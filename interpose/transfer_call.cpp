@@ -206,7 +206,7 @@ ncclResult_t transfer(const char* function, Transfer operation, ncclDataType_t d
       return begun;
     }
     if (!compressed) {
-      return issue_natively(comm, operation.stream, std::move(native));
+      return note_refused(*call.owner, issue_natively(comm, operation.stream, std::move(native)));
     }
     const ncclResult_t wrong = check(function, buffer, *call.owner);
     if (wrong != ncclSuccess) {

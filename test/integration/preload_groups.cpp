@@ -167,11 +167,50 @@ int empty_collectives() {
   return 0;
 }
 
+// Rank 0 makes calls that NCCL refuses, alone and outside any group: messages, from the given one on, whose type there
+// is not. Nothing is ever wrong, and a rank that cannot go on says so.
+int refused(int first) {
+  ncclComm_t comm = create();
+  const bool sends = rank_number() == 0;
+  for (int round = 0; round < 60; ++round) {
+    zipccl::test::let_helper_work();
+    Values values(standard_count);
+    const Stream stream;
+    if (sends && round >= first) {
+      EXPECT(ncclSend(values.data(), values.size(), ncclNumTypes, 1, comm, stream.stream) == ncclInvalidArgument);
+    }
+    for (std::size_t i = 0; sends && i < values.size(); ++i) {
+      values[i] = value_of(round, i);
+    }
+    const ncclResult_t result = sends ? ncclSend(values.data(), values.size(), ncclBfloat16, 1, comm, stream.stream)
+                                      : ncclRecv(values.data(), values.size(), ncclBfloat16, 0, comm, stream.stream);
+    ncclResult_t state = ncclSuccess;
+    if (result == ncclSuccess) {
+      stream.wait();  // it ends when the peer gives up, too
+      EXPECT(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+    }
+    if (result != ncclSuccess || state != ncclSuccess) {
+      std::printf("gave up %d\ndone\n", result);
+      std::fflush(stdout);
+      EXPECT(ncclCommAbort(comm) == ncclSuccess);
+      std::_Exit(0);
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT(values[i] == value_of(round, i));
+    }
+  }
+  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  return 0;
+}
+
 }  // namespace
 
 int group_scenario(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {{"groups-joined-streams", joined_streams},
                                                       {"groups-empty-collectives", empty_collectives}};
+  if (argc == 2 && std::string(argv[0]) == "groups-refused") {
+    return refused(std::atoi(argv[1]));
+  }
   const auto found = scenarios.find(argc > 0 ? argv[0] : "");
   return found == scenarios.end() ? 2 : found->second();
 }

@@ -97,6 +97,14 @@ class Errors(Case):
             # Rank 0 gives up for that reason alone.
             self.assertEqual("gave up" in results[0].out, "about to change what is compressed" in results[0].err, results[0])
 
+    def test_lone_calls_that_nccl_refuses_on_one_rank(self):
+        """It has numbered them, and the others have not."""
+        for first in (1, 7, 9, 11, 13, 15, 40):
+            results = self.again("groups-refused", str(first), ZIPCCL_START="fenced", seconds=30)
+            for result in results:
+                self.assertRegex(result.out, r"^(gave up \d\n)?done\n")
+            self.assertEqual("gave up" in results[0].out, "about to change what is compressed" in results[0].err, results[0])
+
     def test_call_that_nccl_refuses(self):
         """It drops the group, which is NCCL's word for it, and the communicators live."""
         for call in ("ncclSend", "ncclRecv"):
