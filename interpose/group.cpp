@@ -140,9 +140,10 @@ class Plan {
       return ncclSuccess;
     }
     bool dropped = true;
+    ncclResult_t issued = ncclSuccess;
     ncclResult_t result = ncclSuccess;
     if (transfers_.empty()) {
-      result = issue_group(
+      result = issued = issue_group(
           nccl, close_group, [](std::size_t) { return ncclInternalError; }, &dropped);
     } else {
       std::unique_ptr<EligibleCalls::Batch> batch;
@@ -151,12 +152,13 @@ class Plan {
         return batch->before();
       });
       if (result == ncclSuccess) {
-        result = issue_group(
+        result = issued = issue_group(
             nccl, close_group, [&](std::size_t index) { return batch->issue(index); }, &dropped);
       }
       result = batch != nullptr ? batch->after(result, dropped) : result;
     }
-    if (dropped) {
+    // At a group's end NCCL refuses what it could not see before, as streams of which only some are captured.
+    if (dropped || (issued != ncclSuccess && issued != ncclInProgress)) {
       note_dropped();
       if (!all_gathers_.empty()) {
         eligible_.ran_ahead(all_gathers_);

@@ -48,6 +48,19 @@ TEST_CASE("errors of the real calls") {
     CHECK(Group::end(nccl, fakes) == ncclInvalidArgument);
     CHECK(calls == Calls{"start", "send", "end"});
   }
+  SECTION("the real group's end fails: NCCL may have dropped it") {
+    end_result = ncclInvalidUsage;
+    CHECK(Group::add(eligible(5000)) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidUsage);
+    CHECK(calls == Calls{"start", "all-gather 5000", "end", "keep 1"});
+  }
+  SECTION("the real group's end fails, and compressed all-gathers have run") {
+    end_result = ncclInvalidUsage;
+    CHECK(Group::add(eligible(1)) == ncclSuccess);
+    CHECK(Group::add(native("send")) == ncclSuccess);
+    CHECK(Group::end(nccl, fakes) == ncclInvalidUsage);
+    CHECK(calls == Calls{"compressed", "start", "send", "end", "keep 1", "ran ahead 1"});
+  }
   SECTION("a nonblocking communicator's call is no failure") {
     end_result = ncclInProgress;
     CHECK(Group::add(native("send", ncclInProgress)) == ncclSuccess);
