@@ -20,15 +20,18 @@ Fences::~Fences() { rendezvous_.remove(this); }
 FenceGate& Fences::gate(const FenceClass& fence_class, const std::vector<std::uint32_t>& participants,
                         const FenceSetting& initial) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<Entry>& entry = entries_[fence_class];
-  if (entry == nullptr) {
-    entry = std::make_unique<Entry>(this, fence_class, participants, own_rank_, initial);
-    for (const auto& [sender, message] : early_[fence_class]) entry->gate.receive(sender, message);
-    early_.erase(fence_class);
-    for (const std::uint32_t rank : lost_) entry->gate.lose(rank);
-    if (aborted_) entry->gate.abort();
+  if (const auto found = entries_.find(fence_class); found != entries_.end()) return found->second->gate;
+  auto made = std::make_unique<Entry>(this, fence_class, participants, own_rank_, initial);
+  FenceGate& gate = made->gate;
+  const auto early = early_.find(fence_class);
+  if (early != early_.end()) {
+    for (const auto& [sender, message] : early->second) gate.receive(sender, message);
   }
-  return entry->gate;
+  for (const std::uint32_t rank : lost_) gate.lose(rank);
+  if (aborted_) gate.abort();
+  entries_.emplace(fence_class, std::move(made));  // complete, or not at all: the helper thread looks at all of them
+  if (early != early_.end()) early_.erase(early);
+  return gate;
 }
 
 void Fences::abort() {

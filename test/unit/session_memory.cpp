@@ -1,13 +1,18 @@
 // Memory that runs out on a helper thread for an instant, wherever it allocates while a communicator is created: the
-// creation may fail, but nothing of it stays.
+// creation may fail, but nothing of it stays. And on the calling thread, when a class's first call needs a fence.
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <new>
+#include <thread>
 #include <vector>
 
+#include "switcher/fences.hpp"
 #include "test/unit/catch.hpp"
 #include "test/unit/channel_fixture.hpp"
 #include "test/unit/failing_memory.hpp"
@@ -69,6 +74,40 @@ TEST_CASE("a helper thread that lacks memory for an instant spoils nothing for g
     int status = 0;
     REQUIRE(waitpid(child, &status, 0) == child);
     CHECK(status == 0);
+  }
+}
+
+// The peer's messages for the class come in any case.
+TEST_CASE("a gate for which there is no memory can be asked for again") {
+  constexpr FenceClass fence_class{3, 1};
+  constexpr const char* caller = "caller";
+  const FenceSetting compressed{true, 16, 1 << 20};
+  REQUIRE(pthread_setname_np(pthread_self(), caller) == 0);
+  bool failed = true;
+  for (int step = 0; failed; ++step) {
+    const Processes processes(2);
+    const std::vector<Joined> joined = join_all(processes.all(), 2);
+    std::vector<std::unique_ptr<Fences>> fences;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      fences.push_back(std::make_unique<Fences>(*processes.all()[rank], *joined[rank].channel, rank));
+      REQUIRE(fences.back()->start() == Status::ok);
+    }
+    FailingMemory::fail_at(step, false, caller);
+    try {
+      fences[0]->gate(fence_class, all_ranks(2), {});
+    } catch (const std::bad_alloc&) {
+    }
+    failed = FailingMemory::heal();
+    fences[1]->gate(fence_class, all_ranks(2), {}).wish(compressed);
+    std::this_thread::sleep_for(20ms);  // the message is there
+    fences[0]->gate(fence_class, all_ranks(2), {}).wish(compressed);
+    for (const auto& own : fences) {
+      REQUIRE(eventually([&] {
+        FenceSetting setting;
+        std::uint64_t call = 0;
+        return own->gate(fence_class, all_ranks(2), {}).enter(&setting, &call) == Status::ok && setting == compressed;
+      }));
+    }
   }
 }
 
