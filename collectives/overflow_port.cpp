@@ -145,19 +145,19 @@ void OverflowPort::ship() {
 }
 
 void OverflowPort::send_record() {
-  Sent* to_one = nullptr;
-  if (outbox_->receiver != RecordTransport::all_receivers) {
+  Sent* sent = nullptr;
+  {
     const std::lock_guard lock(mutex_);
-    to_one = &sent_[outbox_->receiver];
+    sent = &sent_[outbox_->receiver];
   }
   const RecordId id = {own_rank_, outbox_->sequence, outbox_->chunk};
   if (const Status status = transport_->send(outbox_->receiver, id, record_); status != Status::ok) {
     fault_.store(status);
   }
-  if (to_one != nullptr) {
+  {
     const std::lock_guard lock(mutex_);
-    ++to_one->records;
-    to_one->bytes += record_->size();
+    ++sent->records;
+    sent->bytes += record_->size();
   }
   record_ = nullptr;
 }

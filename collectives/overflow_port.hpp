@@ -93,7 +93,8 @@ class OverflowPort {
   // for a corrupt tile.
   codec::ExchangeCounters counters() const;
   std::uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }  // chunks so far
-  // Records that have been shipped to one rank alone, point to point: how often and how much its messages overflowed.
+  // Records that have been shipped to one rank alone, point to point, or with all_receivers to all, of all-gathers: how
+  // often and how much those messages overflowed.
   struct Sent {
     std::uint64_t records = 0;
     std::uint64_t bytes = 0;

@@ -164,6 +164,11 @@ void CallClass::review(const Call& call, std::uint64_t number) {
     const auto sent = comm_.sent_to(peer_);
     usage.overflow_messages = sent.records;
     usage.overflow_bytes = sent.bytes;
+  } else if (const auto sent = owner_->sent(); sent) {  // nor do other calls of the communicator of this class
+    usage.messages = sent->messages;
+    usage.values = sent_values_ += call.count;
+    usage.overflow_messages = sent->records;
+    usage.overflow_bytes = sent->bytes;
   }
   if (promotion_.used(usage, number)) {
     wish();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,14 @@ class CallClass {
     // What compressed calls have cost so far, and how many chunks there are, finished or not.
     virtual Usage usage() const = 0;
     virtual std::uint64_t enqueued_chunks() const = 0;
+    // Of a class of all ranks: what this rank's messages in it have lacked room for, if that can be told from what
+    // other classes' have; each rank then wishes for its own.
+    struct Sent {
+      std::uint64_t messages = 0;
+      std::uint64_t records = 0;  // as OverflowPort::Sent
+      std::uint64_t bytes = 0;
+    };
+    virtual std::optional<Sent> sent() const { return std::nullopt; }
 
    protected:
     ~Owner() = default;

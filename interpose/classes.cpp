@@ -91,4 +91,9 @@ Usage Classes::usage() const { return state_.usage(); }
 
 std::uint64_t Classes::enqueued_chunks() const { return state_.enqueued_chunks(); }
 
+std::optional<CallClass::Owner::Sent> Classes::sent() const {
+  const auto sent = state_.sent_to(collectives::RecordTransport::all_receivers);
+  return Sent{state_.communicator.next_half, sent.records, sent.bytes};
+}
+
 }  // namespace zipccl::interpose

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "interpose/call_class.hpp"
@@ -41,6 +42,7 @@ class Classes final : private CallClass::Owner {
   void apply(const switcher::FenceSetting& setting) override;
   Usage usage() const override;
   std::uint64_t enqueued_chunks() const override;
+  std::optional<Sent> sent() const override;
 
   CommState& state_;
   switcher::Rendezvous& rendezvous_;

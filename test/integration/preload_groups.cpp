@@ -203,11 +203,32 @@ int refused(int first) {
   return 0;
 }
 
+// What rank 0 sends does not compress, and the all-gathers between do.
+int unlike_classes() {
+  ncclComm_t comm = create();
+  for (int round = 0; round < 40; ++round) {
+    zipccl::test::let_helper_work();
+    Values values(standard_count);
+    const Stream stream;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = random_value_of(round, i);
+    }
+    gather_and_check(comm);
+    EXPECT((rank_number() == 0
+                ? ncclSend(values.data(), values.size(), ncclBfloat16, 1, comm, stream.stream)
+                : ncclRecv(values.data(), values.size(), ncclBfloat16, 0, comm, stream.stream)) == ncclSuccess);
+    stream.wait();
+  }
+  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  return 0;
+}
+
 }  // namespace
 
 int group_scenario(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {{"groups-joined-streams", joined_streams},
-                                                      {"groups-empty-collectives", empty_collectives}};
+                                                      {"groups-empty-collectives", empty_collectives},
+                                                      {"groups-unlike-classes", unlike_classes}};
   if (argc == 2 && std::string(argv[0]) == "groups-refused") {
     return refused(std::atoi(argv[1]));
   }

@@ -48,6 +48,11 @@ class Calls(Case):
             self.again("groups-joined-streams", ranks=3, ZIPCCL_EXCHANGE=exchange)
         self.again("groups-joined-streams", ZIPCCL="off")
 
+    def test_classes_that_compress_unlike(self):
+        self.launch("groups-unlike-classes")
+        self.assertEqual(self.routes("all_gather"), {"compressed": 40})
+        self.assertGreater(self.routes("send")["native"], 0)
+
     def test_empty_collectives(self):
         self.launch("groups-empty-collectives", seconds=20)
         self.again("groups-empty-collectives", seconds=20, ZIPCCL="off")
