@@ -1,7 +1,9 @@
 // The fence's protocol step by step, and its messages as bytes.
 #include <array>
+#include <chrono>
 #include <map>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -381,6 +383,28 @@ TEST_CASE("after an abort no call begins") {
   FenceSetting setting;
   std::uint64_t call = 0;
   CHECK(gate.enter(&setting, &call) == Status::aborted);
+}
+
+TEST_CASE("an abort releases a rank that waits at a fence") {
+  struct Silence final : FenceTransport {
+    Status send(std::uint32_t, const FenceMessage&) override { return Status::ok; }
+  } transport;
+  bool waited = false;
+  for (int attempt = 0; !waited; ++attempt) {  // on a busy machine the abort may come first
+    REQUIRE(attempt < 500);
+    FenceGate gate({0, 1}, 1, {}, &transport);
+    gate.receive(0, {FenceMessageType::propose, 1, 1, small_pool});
+    FenceSetting setting;
+    std::uint64_t call = 0;
+    CHECK(gate.enter(&setting, &call) == Status::ok);
+    std::thread aborter([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      gate.abort();
+    });
+    CHECK(gate.enter(&setting, &call) == Status::aborted);
+    aborter.join();
+    waited = gate.state().waits == 1 && gate.state().wait_ns >= 10'000'000;
+  }
 }
 
 }  // namespace zipccl::test
