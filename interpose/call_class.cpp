@@ -19,14 +19,15 @@ constexpr const char* sender_decides = "the sender's values have not shown that 
 }  // namespace
 
 CallClass::CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
-                     const FenceSetting& initial, Rooms rooms, bool unchanging, Part part, std::uint32_t peer)
+                     const FenceSetting& initial, Rooms rooms, bool unchanging, Part part,
+                     std::optional<std::uint32_t> receiver)
     : comm_(state),
       gate_(gate),
       name_(name),
       owner_(owner),
       unchanging_(unchanging),
       part_(part),
-      peer_(peer),
+      receiver_(receiver),
       initially_compressed_(initial.compressed),
       least_room_(rooms.least),
       current_(initial),
@@ -158,17 +159,12 @@ void CallClass::review(const Call& call, std::uint64_t number) {
     return;
   }
   Usage usage = owner_->usage();
-  if (part_ == Part::sends) {  // what came from the peer says nothing of what goes there
-    usage.messages = ++sent_messages_;
+  if (receiver_) {  // neither what came from others nor other classes' calls say anything of what goes there
+    usage.messages = part_ == Part::sends ? ++sent_messages_ : comm_.communicator.next_half;
     usage.values = sent_values_ += call.count;
-    const auto sent = comm_.sent_to(peer_);
+    const auto sent = comm_.sent_to(*receiver_);
     usage.overflow_messages = sent.records;
     usage.overflow_bytes = sent.bytes;
-  } else if (const auto sent = owner_->sent(); sent) {  // nor do other calls of the communicator of this class
-    usage.messages = sent->messages;
-    usage.values = sent_values_ += call.count;
-    usage.overflow_messages = sent->records;
-    usage.overflow_bytes = sent->bytes;
   }
   if (promotion_.used(usage, number)) {
     wish();

@@ -29,14 +29,6 @@ class CallClass {
     // What compressed calls have cost so far, and how many chunks there are, finished or not.
     virtual Usage usage() const = 0;
     virtual std::uint64_t enqueued_chunks() const = 0;
-    // Of a class of all ranks: what this rank's messages in it have lacked room for, if that can be told from what
-    // other classes' have; each rank then wishes for its own.
-    struct Sent {
-      std::uint64_t messages = 0;
-      std::uint64_t records = 0;  // as OverflowPort::Sent
-      std::uint64_t bytes = 0;
-    };
-    virtual std::optional<Sent> sent() const { return std::nullopt; }
 
    protected:
     ~Owner() = default;
@@ -49,10 +41,12 @@ class CallClass {
   static constexpr std::uint64_t compared_calls = 8;
 
   // `name` is static, as in "all-gathers". `initial` as for the gate. An `unchanging` class stays as it is, on all
-  // ranks. The first three and the owner must outlive the object.
+  // ranks. `receiver`: whom the records go to that tell what this rank's messages of the class lacked room for, as
+  // OverflowPort::Sent has it; none where other classes' records go there too, and the communicator's usage must do.
+  // The first three and the owner must outlive the object.
   CallClass(const CommState& state, switcher::FenceGate& gate, const char* name, Owner* owner,
             const switcher::FenceSetting& initial, Rooms rooms, bool unchanging, Part part = Part::same,
-            std::uint32_t peer = 0);
+            std::optional<std::uint32_t> receiver = {});
 
   void start();  // once, when the gate's messages can be sent, before the first call
 
@@ -104,7 +98,7 @@ class CallClass {
   Owner* const owner_;
   const bool unchanging_;
   const Part part_;
-  const std::uint32_t peer_;  // of a pair
+  const std::optional<std::uint32_t> receiver_;
   const bool initially_compressed_;
   const std::uint32_t least_room_;
 

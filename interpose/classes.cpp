@@ -36,7 +36,8 @@ Classes::Classes(CommState& state, switcher::Rendezvous& rendezvous)
                        initial_setting(state.communicator)),
           "all-gathers", this, initial_setting(state.communicator),
           Rooms{pool_bytes_of(state.communicator.agreement.pool_fraction), Promotion::most_gather_room},
-          configuration().settings.start == Start::always),
+          configuration().settings.start == Start::always, CallClass::Part::same,
+          collectives::RecordTransport::all_receivers),
       transfers_(state, rendezvous, fences_) {}
 
 Status Classes::start() {
@@ -90,10 +91,5 @@ void Classes::apply(const FenceSetting& setting) {
 Usage Classes::usage() const { return state_.usage(); }
 
 std::uint64_t Classes::enqueued_chunks() const { return state_.enqueued_chunks(); }
-
-std::optional<CallClass::Owner::Sent> Classes::sent() const {
-  const auto sent = state_.sent_to(collectives::RecordTransport::all_receivers);
-  return Sent{state_.communicator.next_half, sent.records, sent.bytes};
-}
 
 }  // namespace zipccl::interpose

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "interpose/call_class.hpp"
@@ -42,7 +41,6 @@ class Classes final : private CallClass::Owner {
   void apply(const switcher::FenceSetting& setting) override;
   Usage usage() const override;
   std::uint64_t enqueued_chunks() const override;
-  std::optional<Sent> sent() const override;
 
   CommState& state_;
   switcher::Rendezvous& rendezvous_;
