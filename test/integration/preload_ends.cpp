@@ -58,12 +58,8 @@ int abort_while_ending(bool destroys, bool grouped) {
   std::fflush(stdout);
   good = good && (!grouped || ncclGroupStart() == ncclSuccess);
   good = good && ncclCommAbort(made[0]) == ncclSuccess;
-  if (grouped) {
-    thread.join();  // whoever waits comes out before the group ends
-    good = good && ncclGroupEnd() == ncclSuccess;
-  } else {
-    thread.join();
-  }
+  thread.join();  // whoever waits comes out before a group ends
+  good = good && (!grouped || ncclGroupEnd() == ncclSuccess);
   std::puts("ended");
   return good && ended == ncclSuccess ? 0 : 1;
 }

@@ -73,44 +73,42 @@ JoinedCall native_call() {
 // One group of two calls on two streams, of which `slow` writes what both send, some time after the group's end.
 void joined(std::vector<JoinedCall> calls, ncclComm_t comm, std::size_t slow, const std::function<void()>& also) {
   const std::array<Stream, 2> streams;
-  struct Late {
-    std::vector<JoinedCall>& calls;
-  } late{calls};
   enqueue(
       streams[slow],
       [](void* argument) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        for (JoinedCall& call : static_cast<Late*>(argument)->calls) {
+        for (JoinedCall& call : *static_cast<std::vector<JoinedCall>*>(argument)) {
           for (std::size_t i = 0; i < call.send.size(); ++i) {
             call.send[i] = value_of(rank_number(), i);
           }
         }
       },
-      &late);
+      &calls);
   EXPECT(ncclGroupStart() == ncclSuccess);
   for (std::size_t index = 0; index < calls.size(); ++index) {
     calls[index].call(calls[index], comm, streams[index].stream);
   }
   also();
   EXPECT(ncclGroupEnd() == ncclSuccess);
-  enqueue(
-      streams[0],
-      [](void* argument) {
-        for (JoinedCall& call : static_cast<Late*>(argument)->calls) {
-          call.seen[0] = call.receive;
-        }
-      },
-      &late);
-  enqueue(
-      streams[1],
-      [](void* argument) {
-        for (JoinedCall& call : static_cast<Late*>(argument)->calls) {
-          call.seen[1] = call.receive;
-        }
-      },
-      &late);
-  streams[0].wait();
-  streams[1].wait();
+  struct Look {
+    std::vector<JoinedCall>& calls;
+    std::size_t stream;
+  };
+  std::array<Look, 2> looks = {{{calls, 0}, {calls, 1}}};
+  for (Look& look : looks) {
+    enqueue(
+        streams[look.stream],
+        [](void* argument) {
+          const Look& own = *static_cast<Look*>(argument);
+          for (JoinedCall& call : own.calls) {
+            call.seen[own.stream] = call.receive;
+          }
+        },
+        &look);
+  }
+  for (const Stream& stream : streams) {
+    stream.wait();
+  }
   for (const JoinedCall& call : calls) {
     EXPECT(call.seen[0] == call.expected);
     EXPECT(call.seen[1] == call.expected);

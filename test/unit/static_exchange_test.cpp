@@ -27,6 +27,42 @@ namespace {
 
 constexpr std::uint64_t staging_bytes = test::gather_staging_bytes;
 
+// A port by itself, which a test polls.
+struct LonePort {
+  LonePort(std::uint32_t own, std::uint32_t ranks) : transport(records, own, ranks) {
+    REQUIRE(OverflowPort::create(device, &port) == Status::ok);
+    port->open(own, &transport);
+    transport.port = port.get();
+  }
+  LonePort(const LonePort&) = delete;
+  LonePort& operator=(const LonePort&) = delete;
+
+  LoopbackDevice device;
+  LoopbackRecords records;
+  LoopbackTransport transport;
+  std::unique_ptr<OverflowPort> port;
+};
+
+// Tiles of random bits and room for their message without a pool, nearly all of which goes into a record.
+struct RandomTiles {
+  explicit RandomTiles(std::uint64_t tiles)
+      : values(test::make_data(Data::random, tiles * codec::tile_values, 1)),
+        message(codec::Layout::of(values.size(), 0).static_bytes + 128) {}
+
+  codec::EncodeJob job() {
+    codec::EncodeJob made;
+    made.values = values.data();
+    made.count = values.size();
+    made.message = message.data() + (128 - reinterpret_cast<std::uintptr_t>(message.data()) % 128) % 128;
+    return made;
+  }
+
+  std::vector<std::uint16_t> values;
+  std::vector<std::byte> message;
+};
+constexpr std::uint64_t tiles_of_one_piece = 20;
+constexpr std::uint64_t tiles_of_several_pieces = 1500;
+
 }  // namespace
 
 TEST_CASE("static all-gather is exact for every rank count, size, pool and kind of data") {
@@ -87,32 +123,21 @@ TEST_CASE("a port is not flushed before what its kernels have posted has left, a
 }
 
 TEST_CASE("what an encode posts after a release leaves as soon as somebody asks for it") {
-  LoopbackDevice device;
-  LoopbackRecords records;
-  LoopbackTransport transport(records, 0, 2);
-  std::unique_ptr<OverflowPort> port;
-  REQUIRE(OverflowPort::create(device, &port) == Status::ok);
-  port->open(0, &transport);
-  transport.port = port.get();
-  constexpr std::uint64_t count = 20 * codec::tile_values;  // of random bits: a record of one piece
-  const auto values = test::make_data(Data::random, count, 1);
-  std::vector<std::byte> message(codec::Layout::of(count, 0).static_bytes + 128);
-  codec::EncodeJob job;
-  job.values = values.data();
-  job.count = count;
-  job.message = message.data() + (128 - reinterpret_cast<std::uintptr_t>(message.data()) % 128) % 128;
-  port->attach(0, &job);
-  port->release();
-  REQUIRE_FALSE(port->poll());  // the helper thread sleeps
+  LonePort lone(0, 2);
+  RandomTiles tiles(tiles_of_one_piece);
+  codec::EncodeJob job = tiles.job();
+  lone.port->attach(0, &job);
+  lone.port->release();
+  REQUIRE_FALSE(lone.port->poll());  // the helper thread sleeps
   const std::uint32_t not_released = 0;
   job.release = &not_released;  // as an encode sees it that looked just before
-  REQUIRE(device.encode(job, nullptr) == Status::ok);
-  const int wakes = transport.wakes;
-  REQUIRE_FALSE(port->flushed());
-  REQUIRE(transport.wakes == wakes + 1);
-  REQUIRE_FALSE(port->poll());
-  REQUIRE(port->flushed());
-  REQUIRE(records.size() == 1);
+  REQUIRE(lone.device.encode(job, nullptr) == Status::ok);
+  const int wakes = lone.transport.wakes;
+  REQUIRE_FALSE(lone.port->flushed());
+  REQUIRE(lone.transport.wakes == wakes + 1);
+  REQUIRE_FALSE(lone.port->poll());
+  REQUIRE(lone.port->flushed());
+  REQUIRE(lone.records.size() == 1);
 }
 
 TEST_CASE("a lost peer is an error only while its record is awaited") {
@@ -171,100 +196,77 @@ TEST_CASE("what kernels find wrong is kept, and the next call returns it") {
 
 TEST_CASE("the pieces of a record leave together, and a record that a release cuts short does not") {
   const bool released = GENERATE(false, true);
-  LoopbackDevice device;
-  LoopbackRecords records;
-  LoopbackTransport transport(records, 0, 3);
-  std::unique_ptr<OverflowPort> port;
-  REQUIRE(OverflowPort::create(device, &port) == Status::ok);
-  port->open(0, &transport);
-  transport.port = port.get();
-  constexpr std::uint64_t count = 1500 * codec::tile_values;  // of random bits: a record of more than one piece
-  const auto values = test::make_data(Data::random, count, 1);
-  const codec::Layout layout = codec::Layout::of(count, 0);
-  std::vector<std::byte> message(layout.static_bytes + 128);
-  codec::EncodeJob job;
-  job.values = values.data();
-  job.count = count;
-  job.message = message.data() + (128 - reinterpret_cast<std::uintptr_t>(message.data()) % 128) % 128;
+  LonePort lone(0, 3);
+  RandomTiles tiles(tiles_of_several_pieces);
+  codec::EncodeJob job = tiles.job();
   job.sequence = 5;
-  port->attach(0, &job);
-  REQUIRE(port->poll());  // what has been enqueued has not begun
-  std::thread encoder([&] { static_cast<void>(device.encode(job, nullptr)); });
+  lone.port->attach(0, &job);
+  REQUIRE(lone.port->poll());  // what has been enqueued has not begun
+  std::thread encoder([&] { static_cast<void>(lone.device.encode(job, nullptr)); });
   while (codec::load_acquire(job.outbox->posted) == 0) {
     std::this_thread::yield();
   }
-  REQUIRE_FALSE(port->flushed());
+  REQUIRE_FALSE(lone.port->flushed());
   if (released) {
-    port->release();
+    lone.port->release();
     encoder.join();
   }
   do {
-    static_cast<void>(port->poll());
-  } while (!port->flushed());
+    static_cast<void>(lone.port->poll());
+  } while (!lone.port->flushed());
   if (!released) {
     encoder.join();
   }
-  REQUIRE(records.size() == (released ? 0 : 2));
+  REQUIRE(lone.records.size() == (released ? 0 : 2));
   if (!released) {
-    const auto record = records.get({1, 0, 5, 0});
+    const auto record = lone.records.get({1, 0, 5, 0});
     REQUIRE(record->size() > OverflowPort::outbox_bytes);
-    REQUIRE(port->sent_bytes() == record->size());
-    REQUIRE(record == records.get({2, 0, 5, 0}));
+    REQUIRE(lone.port->sent_bytes() == record->size());
+    REQUIRE(record == lone.records.get({2, 0, 5, 0}));
   }
-  REQUIRE(port->status() == Status::ok);
-  REQUIRE_FALSE(transport.flushed_too_early);
+  REQUIRE(lone.port->status() == Status::ok);
+  REQUIRE_FALSE(lone.transport.flushed_too_early);
 }
 
 TEST_CASE("a record whose helper thread lacks memory for an instant leaves later, and whole") {
   const bool broadcast = GENERATE(false, true);
-  constexpr std::uint64_t count = 1500 * codec::tile_values;  // of random bits: a record of more than one piece
-  const auto values = test::make_data(Data::random, count, 1);
-  std::vector<std::byte> message(codec::Layout::of(count, 0).static_bytes + 128);
+  RandomTiles tiles(tiles_of_several_pieces);
   RecordTransport::Record expected;
   bool failed = true;
   for (int step = -1; failed; ++step) {
     CAPTURE(broadcast, step);
-    LoopbackDevice device;
-    LoopbackRecords records;
-    LoopbackTransport transport(records, 1, 2);
-    std::unique_ptr<OverflowPort> port;
-    REQUIRE(OverflowPort::create(device, &port) == Status::ok);
-    port->open(1, &transport);
-    transport.port = port.get();
-    codec::EncodeJob job;
-    job.values = values.data();
-    job.count = count;
-    job.message = message.data() + (128 - reinterpret_cast<std::uintptr_t>(message.data()) % 128) % 128;
+    LonePort lone(1, 2);
+    codec::EncodeJob job = tiles.job();
     job.broadcast = broadcast;
-    port->attach(0, &job);
+    lone.port->attach(0, &job);
     if (step >= 0) {
       test::FailingMemory::fail_at(step, false, "helper");
     }
-    std::thread encoder([&] { static_cast<void>(device.encode(job, nullptr)); });
+    std::thread encoder([&] { static_cast<void>(lone.device.encode(job, nullptr)); });
     std::atomic<bool> left = false;
     std::thread helper([&] {
       pthread_setname_np(pthread_self(), "helper");
       while (!left) {
         try {
-          static_cast<void>(port->poll());
+          static_cast<void>(lone.port->poll());
         } catch (const std::bad_alloc&) {
         }
       }
     });
     encoder.join();
-    while (!port->flushed()) {
+    while (!lone.port->flushed()) {
       std::this_thread::yield();
     }
     failed = test::FailingMemory::heal();
     left = true;
     helper.join();
-    const auto record = records.get({0, 1, 0, 0});
-    REQUIRE(port->status() == Status::ok);
+    const auto record = lone.records.get({0, 1, 0, 0});
+    REQUIRE(lone.port->status() == Status::ok);
     REQUIRE(record != nullptr);
     REQUIRE(record->size() > OverflowPort::outbox_bytes);
-    REQUIRE(port->sent_bytes() == record->size());
-    REQUIRE(port->sent_to(0).records == (broadcast ? 0 : 1));
-    REQUIRE(port->sent_to(0).bytes == (broadcast ? 0 : record->size()));
+    REQUIRE(lone.port->sent_bytes() == record->size());
+    REQUIRE(lone.port->sent_to(0).records == (broadcast ? 0 : 1));
+    REQUIRE(lone.port->sent_to(0).bytes == (broadcast ? 0 : record->size()));
     if (step < 0) {
       expected = record;
       failed = true;
@@ -275,31 +277,25 @@ TEST_CASE("a record whose helper thread lacks memory for an instant leaves later
 }
 
 TEST_CASE("a port is busy while anything runs, and for good once captured") {
-  LoopbackDevice device;
-  LoopbackRecords records;
-  LoopbackTransport transport(records, 0, 2);
-  std::unique_ptr<OverflowPort> port;
-  REQUIRE(OverflowPort::create(device, &port) == Status::ok);
-  port->open(0, &transport);
-  transport.port = port.get();
-  REQUIRE_FALSE(port->poll());
+  LonePort lone(0, 2);
+  REQUIRE_FALSE(lone.port->poll());
   codec::EncodeJob encode;
   encode.message_count = 0;
-  port->attach(1, &encode);
-  REQUIRE(port->poll());
+  lone.port->attach(1, &encode);
+  REQUIRE(lone.port->poll());
   codec::DecodeJob nothing;
-  const codec::ReceiveJob receive = port->receive_job(1, nothing);
-  REQUIRE(device.encode(encode, nullptr) == Status::ok);
-  REQUIRE(port->poll());
-  REQUIRE(device.receive(receive, nullptr) == Status::ok);
-  REQUIRE_FALSE(port->poll());
+  const codec::ReceiveJob receive = lone.port->receive_job(1, nothing);
+  REQUIRE(lone.device.encode(encode, nullptr) == Status::ok);
+  REQUIRE(lone.port->poll());
+  REQUIRE(lone.device.receive(receive, nullptr) == Status::ok);
+  REQUIRE_FALSE(lone.port->poll());
   // Of a graph's replay the host knows nothing.
-  const int wakes = transport.wakes;
-  port->set_captured();
-  REQUIRE(transport.wakes == wakes + 1);
-  REQUIRE(port->poll());
-  port->release();
-  REQUIRE_FALSE(port->poll());
+  const int wakes = lone.transport.wakes;
+  lone.port->set_captured();
+  REQUIRE(lone.transport.wakes == wakes + 1);
+  REQUIRE(lone.port->poll());
+  lone.port->release();
+  REQUIRE_FALSE(lone.port->poll());
 }
 
 TEST_CASE("mapped memory that is refused refuses the port") {
