@@ -1,10 +1,14 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "codec/cuda/cuda_device.hpp"
 #include "codec/cuda/engine.hpp"
@@ -101,12 +105,62 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+// The process's pools. Peer access, which NCCL enables between the GPUs of one process, is to cudaMalloc's memory and
+// not to a pool's; but where ranks are threads of one process, NCCL before 2.23 has a sender's kernel write to the
+// receiver's buffer. So every pool is opened to the process's other GPUs as soon as they have one themselves: a process
+// with one GPU, as most are, maps nothing elsewhere.
+class Pools {
+ public:
+  // On failure the pool is not among them.
+  cudaError_t add(int ordinal, cudaMemPool_t pool) {
+    const std::lock_guard lock(mutex_);
+    pools_.reserve(pools_.size() + 1);
+    for (const auto& [other, others_pool] : pools_) {
+      cudaError_t error = open(others_pool, other, ordinal);
+      if (error == cudaSuccess) error = open(pool, ordinal, other);
+      if (error != cudaSuccess) return error;
+    }
+    pools_.emplace_back(ordinal, pool);
+    return cudaSuccess;
+  }
+  void remove(cudaMemPool_t pool) {
+    const std::lock_guard lock(mutex_);
+    pools_.erase(std::remove_if(pools_.begin(), pools_.end(), [&](const auto& entry) { return entry.second == pool; }),
+                 pools_.end());
+  }
+
+  static Pools& all() {
+    static auto* const pools = new Pools;  // devices may outlive static objects
+    return *pools;
+  }
+
+ private:
+  // Also for what has been allocated before.
+  static cudaError_t open(cudaMemPool_t pool, int owner, int reader) {
+    int possible = 0;
+    cudaError_t error = cudaSuccess;
+    if (owner != reader) error = cudaDeviceCanAccessPeer(&possible, reader, owner);
+    if (error != cudaSuccess || possible == 0) return error;
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = reader;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    return cudaMemPoolSetAccess(pool, &access, 1);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::pair<int, cudaMemPool_t>> pools_;  // with their GPUs
+};
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
   ~CudaDevice() override {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
-    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+    if (pool_ != nullptr) {
+      Pools::all().remove(pool_);
+      cudaMemPoolDestroy(pool_);
+    }
   }
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -389,6 +443,7 @@ Status CudaDevice::create_pool() {
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = ordinal_;
   const cudaError_t error = cudaMemPoolCreate(&pool_, &properties);
+  if (error == cudaSuccess) return check(Pools::all().add(ordinal_, pool_), "cudaMemPoolSetAccess");
   if (error != cudaErrorNotSupported) return check(error, "cudaMemPoolCreate");
   cudaGetLastError();  // some virtual GPUs
   pool_ = nullptr;
