@@ -69,7 +69,8 @@ struct alignas(128) ExchangeCounters {
   std::uint64_t exchange_ns;        // from the start of each encode to when its receive job has finished, as above
   std::int32_t status;              // zipccl::Status: the first fault that is not a tile's, sticky; see ReceiveJob
   std::int32_t tile_status;         // zipccl::Status: bad_tile once there was a corrupt tile
-  std::uint64_t reserved[8];
+  std::uint64_t ended;              // the engine's own: not zero if the job under way asks for no further record
+  std::uint64_t reserved[7];
 
   // What the communicator is told. Tiles of a message with a bad header are often bad as well, hence the order.
   Status fault() const { return static_cast<Status>(status != 0 ? status : tile_status); }

@@ -208,8 +208,14 @@ __device__ bool examine(const ReceiveArguments<Messages>& arguments, unsigned in
   return overflows && !messages.skips(index);
 }
 
-// Adds the launch to the communicator's counters. For one thread.
-__device__ void publish(const ReceiveShared& shared, const BlockState& state) {
+// Whether an earlier part of the job has ended it. Its status does not say so: a bad header ends nothing, and a fault
+// of an earlier job may have been there before.
+__device__ bool ended_before(const ReceiveShared& shared, const BlockState& state) {
+  return !shared.first && state.counters.ended != 0;
+}
+
+// Adds the launch to the communicator's counters; `ended`: it has ended the job. For one thread.
+__device__ void publish(const ReceiveShared& shared, const BlockState& state, bool ended) {
   const ExchangeCounters& before = state.counters;
   ExchangeCounters& counters = *shared.counters;
   counters.values = before.values + state.values;
@@ -222,7 +228,10 @@ __device__ void publish(const ReceiveShared& shared, const BlockState& state) {
   if (state.fault != no_fault && before.status == static_cast<std::int32_t>(Status::ok)) {
     counters.status = static_cast<std::int32_t>(state.fault);
   }
-  if (!shared.last) return;
+  if (!shared.last) {
+    counters.ended = ended || ended_before(shared, state) ? 1 : 0;
+    return;
+  }
   if (shared.started_ns != nullptr) {
     counters.exchange_ns = before.exchange_ns + (global_timer() - state.started_ns);
   }
@@ -262,8 +271,7 @@ __device__ __noinline__ void patch(const ReceiveArguments<Messages>& arguments, 
     const unsigned word = __ballot_sync(all_lanes, examine(arguments, first + threadIdx.x, state));
     if (lane_id() == 0) state.to_patch[warp_id()] = word;
     if (__syncthreads_or(word != 0) == 0) continue;
-    // A fault of an earlier part has ended the job.
-    ended = ended || (!shared.first && state.counters.status != static_cast<std::int32_t>(Status::ok));
+    ended = ended || ended_before(shared, state);
     for (unsigned w = 0; w < decode_block_warps; ++w) {
       for (unsigned left = state.to_patch[w]; left != 0 && !ended; left &= left - 1) {
         const unsigned index = first + w * lane_count + __ffs(static_cast<int>(left)) - 1;
@@ -275,7 +283,7 @@ __device__ __noinline__ void patch(const ReceiveArguments<Messages>& arguments, 
     __syncthreads();  // before the next round's words
   }
   __syncthreads();
-  if (threadIdx.x == 0) publish(shared, state);
+  if (threadIdx.x == 0) publish(shared, state, ended);
 }
 
 template <bool aligned, typename Messages>

@@ -122,8 +122,10 @@ void lists(codec::Device& device, bool quick) {
   for (std::uint32_t i = 0; i < 1200; ++i) {
     transfers.push_back({0, 1, i % 97, i % 100 == 0 ? Fill::random_bits : Fill::normal, i, 0});
   }
-  const std::string wrong = batch.exchange(transfers);
+  std::string wrong = batch.exchange(transfers);
   expect(wrong.empty(), "a list longer than a launch: " + wrong);
+  wrong = batch.exchange(transfers, 3);
+  expect(wrong.empty(), "a bad header in a list's first launch: " + wrong);
 }
 
 // Many messages, many of them overflowing at once and waiting for each other, ranks' records of several pieces.

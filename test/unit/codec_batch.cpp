@@ -152,7 +152,7 @@ std::string BatchRanks::check_message(const Sent& sent) {
   return fail(title + ": no record");
 }
 
-std::string BatchRanks::check_counters() {
+std::string BatchRanks::check_counters(const Transfer* spoilt) {
   for (auto& numbers : numbers_) {
     std::sort(numbers.begin(), numbers.end());
     if (numbers.size() > 1 && numbers.front() >= codec::point_to_point_sequences &&
@@ -164,7 +164,8 @@ std::string BatchRanks::check_counters() {
     const Rank& rank = *ranks_[r];
     const codec::ExchangeCounters& counters = *rank.counters;
     const std::string title = "rank " + std::to_string(r) + ": ";
-    if (counters.fault() != Status::ok) {
+    const bool faulty = spoilt != nullptr && r == spoilt->receiver;
+    if (counters.fault() != (faulty ? Status::bad_magic : Status::ok)) {
       return fail(title + "status " + std::to_string(static_cast<int>(counters.fault())));
     }
     if (counters.finished != exchanges_) {
@@ -191,7 +192,7 @@ std::string BatchRanks::check_counters() {
   return {};
 }
 
-std::string BatchRanks::exchange(const std::vector<Transfer>& transfers) {
+std::string BatchRanks::exchange(const std::vector<Transfer>& transfers, std::size_t spoilt) {
   ++exchanges_;
   numbers_.assign(shape_.ranks, {});
   std::vector<Sent> sent;
@@ -238,6 +239,11 @@ std::string BatchRanks::exchange(const std::vector<Transfer>& transfers) {
   for (const Sent& one : sent) {
     machine_.copy(one.received, one.message, Layout::of(one.transfer.count, shape_.pool_fraction).static_bytes);
   }
+  if (spoilt != no_message) {
+    machine_.finish();
+    machine_.upload(sent[spoilt].received, std::vector<std::uint8_t>(sizeof(codec::format_magic)).data(),
+                    sizeof(codec::format_magic));
+  }
   for (std::uint32_t r = 0; r < shape_.ranks; ++r) {
     codec::DecodeJob job;
     const codec::DecodeItem none;
@@ -248,12 +254,15 @@ std::string BatchRanks::exchange(const std::vector<Transfer>& transfers) {
     receive(r, job);
   }
   machine_.finish();
-  for (const Sent& one : sent) {
-    if (const std::string wrong = check_message(one); !wrong.empty()) {
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    if (i == spoilt) {
+      continue;
+    }
+    if (const std::string wrong = check_message(sent[i]); !wrong.empty()) {
       return wrong;
     }
   }
-  return check_counters();
+  return check_counters(spoilt == no_message ? nullptr : &transfers[spoilt]);
 }
 
 std::string BatchRanks::all_to_all(std::uint64_t count, std::span<const Fill> fills, std::uint32_t offset) {

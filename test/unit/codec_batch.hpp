@@ -59,8 +59,10 @@ class BatchRanks {
   BatchRanks& operator=(const BatchRanks&) = delete;
 
   // One exchange; every rank takes part, with a list of what it sends and one of what it receives. Empty, or what went
-  // wrong first.
-  std::string exchange(const std::vector<Transfer>& transfers);
+  // wrong first. Message `spoilt` arrives without its magic, which is to be found and to harm no other one: the last
+  // exchange, as such a fault stays.
+  static constexpr std::size_t no_message = ~std::size_t{0};
+  std::string exchange(const std::vector<Transfer>& transfers, std::size_t spoilt = no_message);
   // An all-to-all in rows: `fills[s * ranks + r]` is what rank s sends to rank r, `offset` as a Transfer's, rows a
   // little apart. The own part is skipped.
   std::string all_to_all(std::uint64_t count, std::span<const Fill> fills, std::uint32_t offset);
@@ -71,7 +73,7 @@ class BatchRanks {
 
   void* allocate(std::size_t bytes);
   std::string fail(const std::string& what) const;
-  std::string check_counters();
+  std::string check_counters(const Transfer* spoilt = nullptr);
   std::string check_message(const Sent& sent);
   void receive(std::uint32_t rank, const codec::DecodeJob& job);
 

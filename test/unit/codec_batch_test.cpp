@@ -101,6 +101,7 @@ TEST_CASE("a list longer than a launch") {
     transfers.push_back({0, 1, i % 97, i % 100 == 0 ? Fill::random_bits : Fill::normal, i, 0});
   }
   REQUIRE(batch.exchange(transfers) == "");
+  REQUIRE(batch.exchange(transfers, 3) == "");
 }
 
 TEST_CASE("batches that break their contracts are refused") {
