@@ -67,21 +67,31 @@ struct Shipment {
 struct OverflowClaim {
   std::uint64_t begin;
   unsigned units;
+  unsigned head;  // the tail's first word: the window and the mode
+
+  // As another lane has it. Warp-wide.
+  __device__ OverflowClaim of_lane(unsigned lane) const {
+    return {__shfl_sync(all_lanes, begin, lane), __shfl_sync(all_lanes, units, lane),
+            __shfl_sync(all_lanes, head, lane)};
+  }
 };
 
 __device__ inline OverflowClaim read_claim(const MessagePlace& message, std::uint64_t tile) {
   // Not from the L1 cache: other blocks have written them.
   const auto* tail = reinterpret_cast<const std::uint32_t*>(message.bytes + message.layout.tails + tile * tail_bytes);
-  const unsigned kind = __ldcg(tail) >> 8 & 0xff;
+  const unsigned head = __ldcg(tail);
+  const unsigned kind = head >> 8 & 0xff;
   const std::uint32_t first = __ldcg(tail + tail_bytes / sizeof(*tail) - 1);
   const TileMode mode = static_cast<TileMode>(kind & 3);
   const unsigned units = mode == TileMode::raw ? raw_entry_units : kind >> tail_units_shift;
-  if (mode == TileMode::tail || message.layout.in_pool(first, units)) return {0, 0};
-  return {message.layout.overflow_offset(first), units};
+  if (mode == TileMode::tail || message.layout.in_pool(first, units)) return {0, 0, 0};
+  return {message.layout.overflow_offset(first), units, head};
 }
 
-// Makes a tile's entry once more, into `storage`, as its tail says. In few registers, not fast. Warp-wide.
-__device__ inline void remake_entry(const MessagePlace& message, std::uint32_t tile, WarpStorage& storage) {
+// Makes a tile's entry once more, into `storage`, as its tail's first word, the same in all lanes, says. In few
+// registers, not fast. Warp-wide.
+__device__ inline void remake_entry(const MessagePlace& message, std::uint32_t tile, unsigned head,
+                                    WarpStorage& storage) {
   const unsigned lane = lane_id();
   const auto place = [lane](unsigned k, unsigned j) { return 512 * (k / 2) + 16 * lane + 8 * (k % 2) + j; };
   const unsigned remaining = remaining_values(message.layout.count, tile);
@@ -95,9 +105,8 @@ __device__ inline void remake_entry(const MessagePlace& message, std::uint32_t t
       storage.entry[place(k, j)] = static_cast<std::uint8_t>(index < remaining ? values[index] >> 7 : 0);
     }
   }
-  const std::uint8_t* tail = message.bytes + message.layout.tails + std::uint64_t{tile} * tail_bytes;
-  const unsigned window = __ldcg(tail);
-  if ((__ldcg(tail + 1) & 3) == static_cast<unsigned>(TileMode::raw)) return;
+  const unsigned window = head & 0xff;
+  if ((head >> 8 & 3) == static_cast<unsigned>(TileMode::raw)) return;
   const auto exponent_of_bit = [&](unsigned bit) {
     const unsigned pair = bit % lane_pairs;
     return storage.entry[place(pair / 4, pair % 4 * 2 + bit / lane_pairs)];
@@ -127,17 +136,19 @@ __device__ inline void fill_piece(volatile Shipment& shipment) {
   const auto tiles = static_cast<std::uint32_t>(message.layout.tiles);
 #pragma unroll 1
   for (std::uint32_t first = warp_id() * lane_count; first < tiles; first += encode_block_warps * lane_count) {
-    const OverflowClaim own = first + lane < tiles ? read_claim(message, first + lane) : OverflowClaim{0, 0};
+    const OverflowClaim own = first + lane < tiles ? read_claim(message, first + lane) : OverflowClaim{0, 0, 0};
     const unsigned claims = __popc(__ballot_sync(all_lanes, own.units != 0));
     if (claims != 0 && lane == 0) atomicAdd(const_cast<unsigned*>(&shipment.claims), claims);
     const bool touches =
         own.begin + own.units * unit_bytes > shipment.offset && own.begin < shipment.offset + shipment.size;
     unsigned found = __ballot_sync(all_lanes, own.units != 0 && touches);
     for (; found != 0; found &= found - 1) {
-      const std::uint32_t tile = first + __ffs(static_cast<int>(found)) - 1;
-      remake_entry(message, tile, storage);
+      // What the finder has read: a tail that has yet to come through may read differently by now, and not in all
+      // lanes alike, which must take the same way.
+      const unsigned finder = __ffs(static_cast<int>(found)) - 1;
+      const OverflowClaim claim = own.of_lane(finder);
+      remake_entry(message, first + finder, claim.head, storage);
       __syncwarp();
-      const OverflowClaim claim = read_claim(message, tile);
       for (unsigned i = lane; i < claim.units; i += lane_count) {
         // Units before the piece wrap to large numbers.
         const std::uint64_t in_piece = claim.begin + i * unit_bytes - shipment.offset;
@@ -200,7 +211,8 @@ __device__ inline void end_shipment(volatile Shipment& shipment) {
 template <typename Arguments>
 __device__ __noinline__ void ship(const Arguments& arguments, unsigned index) {
   __shared__ Shipment memory;
-  __shared__ MessagePlace place;
+  __shared__ SharedRoom<MessagePlace> place_room;
+  MessagePlace& place = place_room.object();
   volatile Shipment& shipment = memory;
   if (threadIdx.x == 0) {
     place = arguments.message(index);
