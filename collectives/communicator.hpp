@@ -37,6 +37,7 @@ struct Agreement {
   bool overlap = false;
   bool all_to_all = false;      // compress ncclAlltoAll
   bool point_to_point = false;  // compress ncclSend and ncclRecv
+  bool copy_engines = false;    // all-gathers' staging is a window, so that NCCL moves it without kernels
 
   bool any() const { return all_gather || all_to_all || point_to_point; }
 };

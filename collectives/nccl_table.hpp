@@ -33,6 +33,8 @@
   X(ncclCommDeregister, false, ncclResult_t, (const ncclComm_t comm, void* handle))                                  \
   X(ncclCommWindowRegister, false, ncclResult_t,                                                                     \
     (ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* window, int flags))                                   \
+  X(ncclMemAlloc, false, ncclResult_t, (void** pointer, size_t size))                                                \
+  X(ncclMemFree, false, ncclResult_t, (void* pointer))                                                               \
   X(ncclCommWindowDeregister, false, ncclResult_t, (ncclComm_t comm, ncclWindow_t window))                           \
   X(ncclRedOpCreatePreMulSum, false, ncclResult_t,                                                                   \
     (ncclRedOp_t * op, void* scalar, ncclDataType_t dtype, ncclScalarResidence_t residence, ncclComm_t comm))        \

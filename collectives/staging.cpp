@@ -36,20 +36,23 @@ std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, bool wi
   return codec::largest_count(with_overflow ? std::min(slot, RecordTransport::most_bytes) : slot, pool_fraction);
 }
 
-Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow)
+Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
+                 const NcclTable* windows)
     : device_(device),
+      windows_(windows),
       bytes_(bytes),
+      used_bytes_(bytes),
       slot_bytes_(slot_bytes(bytes, rank_count, with_overflow)),
       rank_count_(rank_count),
       with_overflow_(with_overflow),
       sides_(device) {}
 
 Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
-                       std::unique_ptr<Staging>* staging) {
+                       std::unique_ptr<Staging>* staging, const NcclTable* windows) {
   if (slot_bytes(bytes, rank_count, with_overflow) == 0) {
     return Status::invalid_argument;
   }
-  std::unique_ptr<Staging> made(new (std::nothrow) Staging(device, bytes, rank_count, with_overflow));
+  std::unique_ptr<Staging> made(new (std::nothrow) Staging(device, bytes, rank_count, with_overflow, windows));
   if (made == nullptr) {
     return Status::out_of_memory;
   }
@@ -62,7 +65,11 @@ Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_coun
 
 Status Staging::reserve() {
   void* memory = nullptr;
-  if (const Status status = device_.allocate(&memory, bytes_); status != Status::ok) {
+  if (windows_ != nullptr) {
+    if (windows_->ncclMemAlloc(&memory, bytes_) != ncclSuccess) {
+      return Status::out_of_memory;
+    }
+  } else if (const Status status = device_.allocate(&memory, bytes_); status != Status::ok) {
     return status;
   }
   memory_ = static_cast<std::byte*>(memory);
@@ -102,6 +109,7 @@ Status Staging::reserve_for_waiting() {
 }
 
 void Staging::limit(std::uint64_t bytes, int rank_count) {
+  used_bytes_ = bytes;
   rank_count_ = rank_count;
   slot_bytes_ = slot_bytes(bytes, rank_count_, with_overflow_);
   for (std::size_t index = 0; index < halves; ++index) {
@@ -123,7 +131,9 @@ Staging::~Staging() {
   if (scratch_ != nullptr) {
     device_.release(scratch_);
   }
-  if (memory_ != nullptr) {
+  if (memory_ != nullptr && windows_ != nullptr) {
+    static_cast<void>(windows_->ncclMemFree(memory_));
+  } else if (memory_ != nullptr) {
     device_.release(memory_);
   }
 }

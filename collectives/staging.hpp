@@ -11,6 +11,7 @@
 
 #include "codec/device.hpp"
 #include "codec/format.hpp"
+#include "collectives/nccl_table.hpp"
 #include "collectives/own_streams.hpp"
 
 namespace zipccl::collectives {
@@ -36,10 +37,10 @@ class Staging {
                                     std::uint32_t pool_fraction);
 
   // Reserves the memory, for up to `rank_count` ranks. `with_overflow`: for exchange mode static, in which overflow
-  // leaves through an overflow port, so that it takes no slot, and chunks overlap on a side stream. out_of_memory if
-  // there is too little.
+  // leaves through an overflow port, so that it takes no slot, and chunks overlap on a side stream. With `windows` the
+  // memory comes from its ncclMemAlloc, so that it can be registered as a window. out_of_memory if there is too little.
   static Status create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
-                       std::unique_ptr<Staging>* staging);
+                       std::unique_ptr<Staging>* staging, const NcclTable* windows = nullptr);
   ~Staging();  // the caller has made sure that nothing enqueued uses it any more
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -56,6 +57,11 @@ class Staging {
   // Uses no more than `bytes`, at most bytes(), as ranks with more agreed with one that has less, for so many ranks, of
   // which `bytes` have room for a slot each. Before the first use.
   void limit(std::uint64_t bytes, int rank_count);
+  struct Span {
+    void* data;
+    std::uint64_t bytes;
+  };
+  Span memory() const { return {memory_, used_bytes_}; }  // of all slots, as limit() has it
   Half& half(std::uint64_t chunk) { return halves_[chunk % 2]; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -65,12 +71,14 @@ class Staging {
   Status side(codec::Stream caller, codec::Stream* side) { return sides_.find(caller, side); }
 
  private:
-  Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow);
+  Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow, const NcclTable* windows);
   Status reserve();
   Status reserve_for_waiting();
 
   codec::Device& device_;
+  const NcclTable* windows_;
   std::uint64_t bytes_;
+  std::uint64_t used_bytes_;
   std::uint64_t slot_bytes_;
   int rank_count_;
   bool with_overflow_;

@@ -47,7 +47,7 @@ Status StaticLane::enqueue_encode() {
   const codec::Stream stream = beside ? side_ : stream_;
   Status status = Status::ok;
   if (beside && chunks_ == 2) {
-    status = device.pause(head_start_ns, stream);
+    status = give_head_start();
   } else if (!beside && starts_run_) {
     status = communicator().chain->begin(stream, current().call->capture);
   }
@@ -130,7 +130,12 @@ Status StaticLane::decode_on_caller() {
 
 Status StaticLane::stand_back() {
   const Status status = communicator().chain->order(stream_, side_);
-  return status == Status::ok ? communicator().device->pause(head_start_ns, side_) : status;
+  return status == Status::ok ? give_head_start() : status;
+}
+
+// Copy engines need no multiprocessor.
+Status StaticLane::give_head_start() {
+  return communicator().agreement.copy_engines ? Status::ok : communicator().device->pause(head_start_ns, side_);
 }
 
 Status StaticLane::rejoin() {

@@ -58,8 +58,9 @@ class StaticLane : public GatherChunks {
   codec::ReceiveJob receive_job() const;  // of the current chunk
   Status decode_beside();
   Status decode_on_caller();
-  Status stand_back();  // the side stream waits for the caller's, then lets the next exchange start first
-  Status rejoin();      // the caller's stream waits for the side stream
+  Status stand_back();       // the side stream waits for the caller's, then lets the next exchange start first
+  Status give_head_start();  // by the side stream
+  Status rejoin();           // the caller's stream waits for the side stream
 
   std::uint64_t chunks_ = 0;  // begun so far
   bool overlapping_ = false;

@@ -32,6 +32,9 @@ std::optional<std::uint64_t> automatic_min(switcher::LinkClass slowest_link) {
   return std::nullopt;
 }
 
+// The same for all-gathers over NVLink that copy engines carry.
+constexpr std::uint64_t copy_engines_min = std::uint64_t{32} << 20;
+
 constexpr std::array<std::pair<std::string_view, bool CollectiveList::Value::*>, 3> collective_names = {{
     {"allgather", &CollectiveList::Value::all_gather},
     {"alltoall", &CollectiveList::Value::all_to_all},
@@ -222,10 +225,12 @@ std::vector<std::string> Configuration::route_settings() const {
           std::string("ZIPCCL_EXCHANGE=") + to_string(settings.exchange),
           std::string("ZIPCCL_START=") + to_string(settings.start),
           "ZIPCCL_POOL=" + std::to_string(settings.pool_bytes),
+          std::string("ZIPCCL_COPY_ENGINES=") + (settings.copy_engines ? "1" : "0"),
           std::string("ZIPCCL_IGNORE_MAX_CONNECTIONS=") + (settings.ignore_max_connections ? "1" : "0")};
 }
 
-collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link) const {
+collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link,
+                                                bool copy_engines) const {
   collectives::Agreement agreed;
   agreed.exchange = settings.exchange;
   agreed.pool_fraction = pool_fraction_of(settings.pool_bytes);
@@ -235,6 +240,11 @@ collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, swi
   agreed.all_to_all = settings.collectives.all_to_all && min_bytes.has_value();
   agreed.point_to_point = settings.collectives.point_to_point && min_bytes.has_value();
   agreed.min_bytes = min_bytes.value_or(0);
+  if (copy_engines && settings.collectives.all_gather) {
+    agreed.copy_engines = true;
+    agreed.all_gather = true;
+    agreed.min_bytes = settings.min_bytes.value_or(copy_engines_min);
+  }
   return agreed;
 }
 
@@ -260,6 +270,9 @@ Configuration parse_configuration(const Environment& environment) {
   }
   ZIPCCL_PARAMETERS(ZIPCCL_PARSE)
 #undef ZIPCCL_PARSE
+  if (result.settings.copy_engines && result.settings.start == Start::fenced) {
+    result.settings.start = Start::now;  // a window is registered by all ranks together, when they make a communicator
+  }
   for (const auto& [name, value] : environment) {
     if (has_prefix(name) && !known(name)) {
       result.warnings.push_back(unknown_warning(name));

@@ -100,7 +100,9 @@ struct Configuration {
   std::vector<std::string> route_settings() const;
   // What the settings mean where all ranks have `staging_bytes` and the slowest link among them is `slowest_link`.
   // Without any collective if nothing pays there.
-  collectives::Agreement agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link) const;
+  // `copy_engines`: as the verdict has it.
+  collectives::Agreement agreement(std::uint64_t staging_bytes, switcher::LinkClass slowest_link,
+                                   bool copy_engines = false) const;
   // The smallest message over a link that is compressed, in bytes of values; collectives::never if none pays there.
   std::uint64_t link_min_bytes(switcher::LinkClass link) const;
 };

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "interpose/copy_engines.hpp"
 #include "interpose/devices.hpp"
 #include "interpose/log.hpp"
 #include "interpose/nvlink.hpp"
@@ -146,6 +147,14 @@ void Creation::prepare(Memory memory) {
   } else if (nonblocking_ || memory == Memory::none) {
     // It stays native whatever this rank can do, or has no calls.
   } else if (own.settings.start != Start::fenced) {
+    if (own.settings.copy_engines) {
+      const std::string why_not = why_no_copy_engines();
+      copy_engines_ = why_not.empty();
+      if (!copy_engines_) {
+        log::write(level_of(why_not), "communicator %s, rank %d: no copy engines: %s", state_->name.c_str(),
+                   state_->communicator.rank, why_not.c_str());
+      }
+    }
     reserve();
   } else {
     staging_bytes_ = std::min(own.settings.staging_bytes, StagingPool::cap(*device_));
@@ -165,8 +174,10 @@ void Creation::reserve() {
   staging_bytes_ = own.staging_bytes;
   std::string why;
   if (own.collectives.all_gather) {
+    const NcclTable* const windows = copy_engines_ ? &RealNccl::get().table() : nullptr;
+    const RealCall scope;
     if (StagingPool::instance().reserve(*device_, own.staging_bytes, way_.ranks, with_overflow(), &communicator.staging,
-                                        &why) != Status::ok) {
+                                        &why, windows) != Status::ok) {
       refusal_ = why;
       return;
     }
@@ -200,6 +211,7 @@ switcher::Hello Creation::hello() const {
   hello.p2p_disabled = variable("NCCL_P2P_DISABLE") == "1";
   hello.shm_disabled = variable("NCCL_SHM_DISABLE") == "1";
   hello.nonblocking = nonblocking_;
+  hello.copy_engines = copy_engines_;
   hello.refusal = refusal_;
   hello.choice = way_.choice;
   return hello;
@@ -314,7 +326,7 @@ ncclResult_t Creation::take_verdict(ncclComm_t comm) {
         state_->name.c_str(), communicator.rank, communicator.rank_count, place.rank, place.rank_count);
     return ncclInternalError;
   }
-  collectives::Agreement agreement = own.agreement(verdict.staging_bytes, verdict.slowest_link);
+  collectives::Agreement agreement = own.agreement(verdict.staging_bytes, verdict.slowest_link, verdict.copy_engines);
   agreement.overlap = with_overflow() && verdict.max_connections >= free_connections;
   if (!agreement.any()) {
     refusal_ = std::string("its slowest link is ") + switcher::to_string(verdict.slowest_link) +
@@ -369,7 +381,9 @@ ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& a
   communicator.agreement = agreement;
   communicator.statistics = &state_->statistics;
   state_->compressed = true;
-  return connect();
+  const ncclResult_t registered =
+      agreement.copy_engines && agreement.all_gather ? register_staging(*state_) : ncclSuccess;
+  return registered == ncclSuccess ? connect() : registered;
 }
 
 ncclResult_t Creation::connect() {

@@ -63,6 +63,7 @@ class Creation {
 
   Way way_;
   bool nonblocking_;
+  bool copy_engines_ = false;  // this rank's staging can be registered
   codec::Device* device_ = nullptr;
   std::uint64_t staging_bytes_ = 0;  // that it has reserved or could reserve
   std::string refusal_;              // why this rank stays native

@@ -25,7 +25,8 @@ std::uint64_t StagingPool::cap(const codec::Device& device) {
 }
 
 Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, collectives::RankRange ranks,
-                            bool with_overflow, std::unique_ptr<collectives::Staging>* staging, std::string* why) {
+                            bool with_overflow, std::unique_ptr<collectives::Staging>* staging, std::string* why,
+                            const collectives::NcclTable* windows) {
   const auto lacks_room = [&] {
     const std::lock_guard lock(mutex_);
     return used_[&device] + wanted > cap(device);
@@ -49,8 +50,9 @@ Status StagingPool::reserve(codec::Device& device, std::uint64_t wanted, collect
     }
     used += bytes;
   }
-  const Status status = collectives::Staging::create(
-      device, bytes, collectives::Staging::most_ranks(bytes, ranks.most, with_overflow), with_overflow, staging);
+  const Status status =
+      collectives::Staging::create(device, bytes, collectives::Staging::most_ranks(bytes, ranks.most, with_overflow),
+                                   with_overflow, staging, windows);
   if (status != Status::ok) {
     *why = "cannot reserve " + std::to_string(bytes >> 20) + " MiB of staging: " + describe(status);
     if (status == Status::device_error) {

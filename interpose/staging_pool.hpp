@@ -21,7 +21,8 @@ class StagingPool {
   // Reserves `wanted` bytes or what the cap leaves, for a communicator of so many ranks; reclaims only if the cap
   // leaves less. *why explains a failure.
   Status reserve(codec::Device& device, std::uint64_t wanted, collectives::RankRange ranks, bool with_overflow,
-                 std::unique_ptr<collectives::Staging>* staging, std::string* why);
+                 std::unique_ptr<collectives::Staging>* staging, std::string* why,
+                 const collectives::NcclTable* windows = nullptr);
   // What a communicator that comes later than its creation should reserve: `wanted`, but at most an eighth of what the
   // cap leaves, so that dozens of communicators get something; all that is left if an eighth is too little, or if
   // `wanted` is more than the default, as the user has then asked for it. reserve() does not reclaim for that.

@@ -100,6 +100,7 @@ Verdict decide(Hellos hellos) {
   verdict.staging_bytes = hellos[0]->staging_bytes;
   verdict.max_connections = hellos[0]->max_connections;
   verdict.slowest_link = LinkClass::same_device;
+  const bool able = std::ranges::all_of(hellos, [](const Hello* hello) { return hello->copy_engines; });
   const std::size_t count = hellos.size();
   verdict.links.assign(count * count, LinkClass::same_device);
   for (std::size_t row = 0; row < count; ++row) {
@@ -112,6 +113,7 @@ Verdict decide(Hellos hellos) {
       verdict.slowest_link = std::max(verdict.slowest_link, link);
     }
   }
+  verdict.copy_engines = able && verdict.slowest_link == LinkClass::nvlink;
   return verdict;
 }
 

@@ -84,6 +84,7 @@ struct Hello {
   bool p2p_disabled = false;              // NCCL_P2P_DISABLE=1
   bool shm_disabled = false;              // NCCL_SHM_DISABLE=1
   bool nonblocking = false;               // config.blocking == 0
+  bool copy_engines = false;              // staging could be registered as a window
   std::string refusal;                    // why this rank must stay native; empty: it need not
 
   // Of a split, and only there.
@@ -106,6 +107,7 @@ struct Verdict {
   std::string reason;                 // if not compressed: names the rank and why, ready for one log line
   std::uint64_t staging_bytes = 0;    // smallest of all ranks
   std::uint32_t max_connections = 0;  // smallest of all ranks
+  bool copy_engines = false;          // all ranks could, and NVLink connects them all
   LinkClass slowest_link = LinkClass::network;
   std::vector<LinkClass> links;  // rank_count x rank_count, row-major; empty unless compressed
 };

@@ -224,6 +224,7 @@ std::optional<Hello> decode_hello(const HelloPrefix& prefix, const Descent& desc
   hello.p2p_disabled = reader.flag();
   hello.shm_disabled = reader.flag();
   hello.nonblocking = reader.flag();
+  hello.copy_engines = reader.flag();
   hello.refusal = reader.text();
   if (descent.kind == Descent::Kind::split) {
     Hello::Choice& choice = hello.choice.emplace();
@@ -248,6 +249,7 @@ std::optional<Verdict> decode_verdict(ByteView body) {
   verdict.reason = one_line(reader.text());
   verdict.staging_bytes = reader.integer<std::uint64_t>();
   verdict.max_connections = reader.integer<std::uint32_t>();
+  verdict.copy_engines = reader.flag();
   verdict.slowest_link = read_link(&reader);
   verdict.links = read_links(&reader);
   if (!reader.complete()) return std::nullopt;
@@ -317,6 +319,7 @@ std::optional<WireBytes> encode_hello(const Ticket& ticket, const Hello& hello, 
   writer.flag(hello.p2p_disabled);
   writer.flag(hello.shm_disabled);
   writer.flag(hello.nonblocking);
+  writer.flag(hello.copy_engines);
   writer.text(hello.refusal);
   if (hello.choice) {
     writer.integer(static_cast<std::uint32_t>(hello.choice->color));
@@ -339,6 +342,7 @@ WireBytes encode_verdict(const Verdict& verdict) {
   writer.text(one_line(verdict.reason));
   writer.integer(verdict.staging_bytes);
   writer.integer(verdict.max_connections);
+  writer.flag(verdict.copy_engines);
   writer.integer(static_cast<std::uint8_t>(verdict.slowest_link));
   write_links(&writer, verdict.links);
   return std::move(writer).frame();

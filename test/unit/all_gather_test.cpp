@@ -336,6 +336,48 @@ TEST_CASE("a call for which memory runs out is ended as one that fails, and no r
   }
 }
 
+// What a window's memory comes from, and goes back to.
+struct WindowMemory {
+  static inline int alive = 0;
+  static inline bool refuses = false;
+  static ncclResult_t allocate(void** pointer, std::size_t bytes) {
+    if (refuses) {
+      return ncclUnhandledCudaError;
+    }
+    ++alive;
+    *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return ncclSuccess;
+  }
+  static ncclResult_t release(void* pointer) {
+    --alive;
+    std::free(pointer);
+    return ncclSuccess;
+  }
+};
+
+TEST_CASE("staging that is to be a window is NCCL's memory, the same part of it on all ranks") {
+  NcclTable windows;
+  windows.ncclMemAlloc = WindowMemory::allocate;
+  windows.ncclMemFree = WindowMemory::release;
+  LoopbackDevice device;
+  std::unique_ptr<Staging> staging;
+  REQUIRE(Staging::create(device, 3 << 20, 2, true, &staging, &windows) == Status::ok);
+  REQUIRE(WindowMemory::alive == 1);
+  REQUIRE(staging->memory().bytes == 3 << 20);
+  staging->limit(2 << 20, 2);
+  REQUIRE(staging->memory().bytes == 2 << 20);
+  REQUIRE(staging->memory().data == staging->half(0).slots);
+  const auto offset = static_cast<std::uint64_t>(staging->half(1).slots - staging->half(0).slots);
+  REQUIRE(offset == 2 * staging->slot_bytes());
+  REQUIRE(2 * offset <= staging->memory().bytes);
+  staging.reset();
+  REQUIRE(WindowMemory::alive == 0);
+  WindowMemory::refuses = true;
+  REQUIRE(Staging::create(device, 3 << 20, 2, true, &staging, &windows) == Status::out_of_memory);
+  WindowMemory::refuses = false;
+  REQUIRE(device.allocations == 0);
+}
+
 TEST_CASE("staging is refused whole") {
   LoopbackDevice device;
   std::unique_ptr<Staging> staging;

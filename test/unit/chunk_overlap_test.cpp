@@ -43,6 +43,19 @@ TEST_CASE("chunks of a call overlap on a side stream, in order") {
   }
 }
 
+TEST_CASE("copy engines need no head start") {
+  StaticRanks ranks(2, 16);
+  for (const auto& state : ranks.states) {
+    state->communicator.agreement.copy_engines = true;
+  }
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
+  ranks.gather_group({{3 * chunk, false, stream_of(1)}}, Data::mixture, 1);
+  ranks.require_equal();
+  ranks.require_ordered(stream_of(1));
+  REQUIRE(ranks.states[0]->device.order.streams() >= 2);
+  REQUIRE(ranks.states[0]->device.pauses == 0);
+}
+
 TEST_CASE("a call of one chunk, or under rule R5's condition, stays on its stream") {
   StaticRanks ranks(2, 16);
   const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);

@@ -52,6 +52,30 @@ TEST_CASE("accepted values") {
   CHECK(parse_configuration({{"ZIPCCL_REPORT", "/tmp/a b"}}).settings.report_directory == "/tmp/a b");
 }
 
+TEST_CASE("copy engines bring all-gathers over NVLink in, and nothing else") {
+  const Configuration plain = parse_configuration({});
+  CHECK(!plain.settings.copy_engines);
+  const Configuration own = parse_configuration({{"ZIPCCL_COPY_ENGINES", "1"}});
+  CHECK(own.settings.copy_engines);
+  CHECK(own.settings.start == Start::now);
+  CHECK(parse_configuration({{"ZIPCCL_COPY_ENGINES", "1"}, {"ZIPCCL_START", "always"}}).settings.start ==
+        Start::always);
+  CHECK(own.route_settings() != plain.route_settings());
+  const Agreement agreed = own.agreement(7, LinkClass::nvlink, true);
+  CHECK(agreed.copy_engines);
+  CHECK(agreed.all_gather);
+  CHECK(!agreed.all_to_all);
+  CHECK(!agreed.point_to_point);
+  CHECK(agreed.min_bytes == 32u << 20);
+  CHECK(!own.agreement(7, LinkClass::nvlink, false).any());
+  CHECK(parse_configuration({{"ZIPCCL_COPY_ENGINES", "1"}, {"ZIPCCL_MIN_BYTES", "1M"}})
+            .agreement(7, LinkClass::nvlink, true)
+            .min_bytes == 1u << 20);
+  CHECK(!parse_configuration({{"ZIPCCL_COPY_ENGINES", "1"}, {"ZIPCCL_COLLECTIVES", "p2p"}})
+             .agreement(7, LinkClass::nvlink, true)
+             .copy_engines);
+}
+
 TEST_CASE("where the user names no smallest size, the slowest link does") {
   const Configuration automatic = parse_configuration({});
   const Configuration given = parse_configuration({{"ZIPCCL_MIN_BYTES", "5"}});

@@ -53,6 +53,21 @@ TEST_CASE("ranks that agree are compressed, with the smallest of what they have"
   CHECK(decide_without(make_hellos(8)).slowest_link == LinkClass::pcie);
 }
 
+TEST_CASE("copy engines need every rank, and NVLink between all of them") {
+  auto hellos = make_hellos(3);
+  for (Hello& hello : hellos) {
+    hello.copy_engines = true;
+    for (const Hello& other : hellos) hello.nvlink_peers.push_back(other.device);
+  }
+  CHECK(decide_without(hellos).copy_engines);
+  hellos[1].copy_engines = false;
+  CHECK(decide_without(hellos).compressed);
+  CHECK_FALSE(decide_without(hellos).copy_engines);
+  hellos[1].copy_engines = true;
+  hellos[2].host = "elsewhere";
+  CHECK_FALSE(decide_without(hellos).copy_engines);
+}
+
 TEST_CASE("a missing hello is a rank without zipccl") {
   const auto hellos = make_hellos(5);
   CHECK(native_reason(hellos, {3}) ==

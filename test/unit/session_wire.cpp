@@ -27,6 +27,7 @@ Hello full_hello() {
   hello.max_connections = 32;
   hello.p2p_disabled = true;
   hello.nonblocking = true;
+  hello.copy_engines = true;
   hello.refusal = "no room";
   return hello;
 }
@@ -67,6 +68,7 @@ TEST_CASE("a hello survives the wire") {
   CHECK(decoded->p2p_disabled);
   CHECK_FALSE(decoded->shm_disabled);
   CHECK(decoded->nonblocking);
+  CHECK(decoded->copy_engines);
   CHECK(decoded->refusal == "no room");
 }
 
@@ -224,6 +226,7 @@ TEST_CASE("verdicts survive the wire, and their matrix is short there") {
   verdict.compressed = true;
   verdict.staging_bytes = 77;
   verdict.max_connections = 8;
+  verdict.copy_engines = true;
   verdict.slowest_link = LinkClass::network;
   verdict.links.assign(1024 * 1024, LinkClass::network);
   for (std::size_t rank = 0; rank < 1024; ++rank) verdict.links[rank * 1025] = LinkClass::same_device;
@@ -234,6 +237,7 @@ TEST_CASE("verdicts survive the wire, and their matrix is short there") {
   CHECK(decoded->compressed);
   CHECK(decoded->staging_bytes == 77);
   CHECK(decoded->max_connections == 8);
+  CHECK(decoded->copy_engines);
   CHECK(decoded->slowest_link == LinkClass::network);
   CHECK(decoded->links == verdict.links);
 

@@ -1,0 +1,62 @@
+#include "interpose/copy_engines.hpp"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "interpose/config.hpp"
+#include "interpose/group.hpp"
+#include "interpose/log.hpp"
+#include "interpose/real_nccl.hpp"
+
+namespace zipccl::interpose {
+
+namespace {
+
+// NCCL reads the variable when the process makes its first communicator.
+bool has_copy_policy() {
+  constexpr const char* variable = "NCCL_CTA_POLICY";
+  constexpr const char* no_kernels = "2";
+  setenv(variable, no_kernels, 0);
+  const char* set = std::getenv(variable);
+  return set != nullptr && std::string_view(set) == no_kernels;
+}
+
+}  // namespace
+
+std::string why_no_copy_engines() {
+  const Settings& own = configuration().settings;
+  const RealNccl& nccl = RealNccl::get();
+  if (own.exchange != collectives::Exchange::fixed || !own.collectives.all_gather) {
+    return "ZIPCCL_EXCHANGE or ZIPCCL_COLLECTIVES leaves them nothing to do";
+  }
+  if (!nccl.has(&NcclTable::ncclMemAlloc) || !nccl.has(&NcclTable::ncclMemFree) ||
+      !nccl.has(&NcclTable::ncclCommWindowRegister)) {
+    return "NCCL " + nccl.version_text() + " has no windows; 2.28 has";
+  }
+  if (Group::open()) {
+    return "its communicator is made in a group";  // perhaps with others, whose order ranks need not share
+  }
+  return has_copy_policy() ? "" : "NCCL_CTA_POLICY is set to another value than 2";
+}
+
+// Nothing unregisters the window: NCCL forgets it with the communicator, which ends before the memory.
+ncclResult_t register_staging(CommState& state) {
+  constexpr int symmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC: calls use the same place in every rank's window
+  collectives::Communicator& communicator = state.communicator;
+  const collectives::Staging::Span whole = communicator.staging->memory();
+  ncclWindow_t window = nullptr;
+  const ncclResult_t result =
+      call_real<&NcclTable::ncclCommWindowRegister>(communicator.handle, whole.data, whole.bytes, &window, symmetric);
+  if (result != ncclSuccess) {
+    log::write(LogLevel::error,
+               "communicator %s, rank %d: its staging cannot be registered as a window (NCCL result %d); the other "
+               "ranks may count on it, so its creation fails; run with ZIPCCL_COPY_ENGINES=0",
+               state.name.c_str(), communicator.rank, static_cast<int>(result));
+    return result;
+  }
+  // Null where NCCL has no symmetric memory, on all ranks alike: it goes on with kernels.
+  communicator.agreement.copy_engines = window != nullptr;
+  return ncclSuccess;
+}
+
+}  // namespace zipccl::interpose
