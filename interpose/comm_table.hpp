@@ -52,6 +52,7 @@ struct CommState {
   // Of a nonblocking communicator: nobody asks for its verdict, but until all ranks have said hello it must stay open.
   std::unique_ptr<switcher::Session> session;
   Offspring offspring;
+  ncclWindow_t window = nullptr;  // of the staging, which copy engines then move (copy_engines.hpp)
   // Between the ranks of a communicator that is `compressed`.
   std::unique_ptr<switcher::Channel> channel;
   std::unique_ptr<Classes> classes;

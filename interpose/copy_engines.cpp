@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "interpose/config.hpp"
 #include "interpose/group.hpp"
@@ -39,14 +40,12 @@ std::string why_no_copy_engines() {
   return has_copy_policy() ? "" : "NCCL_CTA_POLICY is set to another value than 2";
 }
 
-// Nothing unregisters the window: NCCL forgets it with the communicator, which ends before the memory.
 ncclResult_t register_staging(CommState& state) {
   constexpr int symmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC: calls use the same place in every rank's window
   collectives::Communicator& communicator = state.communicator;
   const collectives::Staging::Span whole = communicator.staging->memory();
-  ncclWindow_t window = nullptr;
-  const ncclResult_t result =
-      call_real<&NcclTable::ncclCommWindowRegister>(communicator.handle, whole.data, whole.bytes, &window, symmetric);
+  const ncclResult_t result = call_real<&NcclTable::ncclCommWindowRegister>(communicator.handle, whole.data,
+                                                                            whole.bytes, &state.window, symmetric);
   if (result != ncclSuccess) {
     log::write(LogLevel::error,
                "communicator %s, rank %d: its staging cannot be registered as a window (NCCL result %d); the other "
@@ -55,8 +54,14 @@ ncclResult_t register_staging(CommState& state) {
     return result;
   }
   // Null where NCCL has no symmetric memory, on all ranks alike: it goes on with kernels.
-  communicator.agreement.copy_engines = window != nullptr;
+  communicator.agreement.copy_engines = state.window != nullptr;
   return ncclSuccess;
+}
+
+void unregister_staging(CommState& state) {
+  if (state.window != nullptr && !state.communicator.aborted.load()) {
+    call_real<&NcclTable::ncclCommWindowDeregister>(state.communicator.handle, std::exchange(state.window, nullptr));
+  }
 }
 
 }  // namespace zipccl::interpose

@@ -18,4 +18,8 @@ std::string why_no_copy_engines();
 // ncclMemAlloc, and limited to what is agreed. On an error the communicator cannot go on, as others may count on it.
 ncclResult_t register_staging(CommState& state);
 
+// Before the real Finalize or Destroy, on one rank, when nothing that is enqueued uses the window any more: NCCL 2.28
+// keeps the memory of windows that are still there when a communicator ends. After an abort it keeps it for good.
+void unregister_staging(CommState& state);
+
 }  // namespace zipccl::interpose

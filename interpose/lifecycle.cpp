@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "interpose/child_creation.hpp"
+#include "interpose/copy_engines.hpp"
 #include "interpose/creation.hpp"
 #include "interpose/devices.hpp"
 #include "interpose/group.hpp"
@@ -98,8 +99,8 @@ void flush(const CommPointer& state) {
     const ncclResult_t asked = call_real<&NcclTable::ncclCommGetAsyncError>(state->communicator.handle, &error);
     return asked != ncclSuccess || (error != ncclSuccess && error != ncclInProgress);
   };
+  bool idle = false;
   const auto ended = [&] {
-    bool idle = false;
     return state->communicator.chain->idle(&idle) != Status::ok || (idle && overflow->port().flushed());
   };
   while (!ended() && fault_of(*state) == Status::ok && !state->communicator.aborted.load() && !lost()) {
@@ -107,6 +108,8 @@ void flush(const CommPointer& state) {
   }
   if (const Status fault = fault_of(*state); fault != Status::ok && !state->communicator.aborted.load()) {
     log_fault(*state, fault);  // the caller may not ask any more
+  } else if (idle) {
+    unregister_staging(*state);
   }
   --state->callers;
 }
