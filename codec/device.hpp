@@ -1,4 +1,4 @@
-// The seam between zipccl and the machine: memory, streams, events and the codec's four stream operations. Two
+// The seam between zipccl and the machine: memory, streams, events and the codec's stream operations. Two
 // implementations: CudaDevice (cudart, CUDA engine) and HostDevice (the stand-in NCCL's host runtime, host engine).
 //
 // Rules for all implementations: no exception leaves a method; nothing but the create and allocate functions may
@@ -225,6 +225,11 @@ class Device {
   virtual Status encode(const EncodeJob& job, Stream stream) = 0;
   virtual Status decode(const DecodeJob& job, Stream stream) = 0;
   virtual Status receive(const ReceiveJob& job, Stream stream) = 0;  // overflow.hpp: decode and what belongs to it
+  // encode(encode) and then receive(receive), which may run at the same time, as one launch wherever the encode is a
+  // single message and the receive job a row with messages; other forms are one after the other. Neither may write what
+  // the other one reads or writes: the messages, values and start times are of different chunks, and receive.advance is
+  // not the counter that the encode's sequence comes from. If either is refused, nothing is enqueued.
+  virtual Status encode_and_receive(const EncodeJob& encode, const ReceiveJob& receive, Stream stream) = 0;
   virtual Status observe(const ObserveJob& job, Stream stream) = 0;
   // Keeps the stream waiting for about so long (at most 1 ms), in one thread of the GPU, so that what other streams
   // have ready by now gets its multiprocessors first.

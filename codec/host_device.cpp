@@ -33,6 +33,11 @@ struct ReleaseJob {
 
 thread_local char last_error_text[96] = "";
 
+struct EncodeAndReceiveJob {
+  EncodeJob encode;
+  ReceiveJob receive;
+};
+
 Status check(const char* function, int result) {
   if (result == 0) {
     return Status::ok;
@@ -52,6 +57,10 @@ void run(const ReleaseJob& job) { job.device->release(job.pointer); }
 void run(const EncodeJob& job) { static_cast<void>(Engine::encode(job)); }
 void run(const DecodeJob& job) { static_cast<void>(Engine::decode(job)); }
 void run(const ReceiveJob& job) { static_cast<void>(Engine::receive(job)); }
+void run(const EncodeAndReceiveJob& job) {
+  run(job.encode);
+  run(job.receive);
+}
 void run(const ObserveJob& job) { static_cast<void>(Engine::observe(job)); }
 
 }  // namespace
@@ -60,7 +69,7 @@ struct HostDevice::Job {
   explicit Job(HostDevice* device) : owner(device) {}
 
   HostDevice* owner;
-  std::variant<CopyJob, ClearJob, ReleaseJob, EncodeJob, DecodeJob, ReceiveJob, ObserveJob> work;
+  std::variant<CopyJob, ClearJob, ReleaseJob, EncodeJob, DecodeJob, ReceiveJob, EncodeAndReceiveJob, ObserveJob> work;
   // What the work's list points to; they keep their room from job to job.
   std::vector<EncodeItem> encode_items;
   std::vector<DecodeItem> decode_items;
@@ -70,19 +79,24 @@ struct HostDevice::Job {
   void take(const ClearJob& job) { work = job; }
   void take(const ReleaseJob& job) { work = job; }
   void take(const ObserveJob& job) { work = job; }
-  void take(const EncodeJob& job) {
-    EncodeJob own = job;
-    own.items = copy(job.items, job.item_count, encode_items);
-    work = own;
-  }
+  void take(const EncodeJob& job) { work = with_own_list(job); }
   void take(const DecodeJob& job) { work = job; }
-  void take(const ReceiveJob& job) {
-    ReceiveJob own = job;
-    own.decode.items = copy(job.decode.items, job.decode.item_count, decode_items);
-    work = own;
+  void take(const ReceiveJob& job) { work = with_own_list(job); }
+  void take(const EncodeAndReceiveJob& job) {
+    work = EncodeAndReceiveJob{with_own_list(job.encode), with_own_list(job.receive)};
   }
 
  private:
+  EncodeJob with_own_list(const EncodeJob& job) {
+    EncodeJob own = job;
+    own.items = copy(job.items, job.item_count, encode_items);
+    return own;
+  }
+  ReceiveJob with_own_list(const ReceiveJob& job) {
+    ReceiveJob own = job;
+    own.decode.items = copy(job.decode.items, job.decode.item_count, decode_items);
+    return own;
+  }
   template <typename Item>
   static const Item* copy(const Item* items, std::uint32_t count, std::vector<Item>& own) {
     if (items == nullptr) {
@@ -229,6 +243,14 @@ Status HostDevice::decode(const DecodeJob& job, Stream stream) {
 Status HostDevice::receive(const ReceiveJob& job, Stream stream) {
   const Status status = validate(job, sizeof(Value));
   return status == Status::ok ? enqueue(job, stream) : status;
+}
+
+Status HostDevice::encode_and_receive(const EncodeJob& encode, const ReceiveJob& receive, Stream stream) {
+  Status status = validate(encode, sizeof(Value));
+  if (status == Status::ok) {
+    status = validate(receive, sizeof(Value));
+  }
+  return status == Status::ok ? enqueue(EncodeAndReceiveJob{encode, receive}, stream) : status;
 }
 
 Status HostDevice::observe(const ObserveJob& job, Stream stream) {

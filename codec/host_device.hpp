@@ -57,6 +57,8 @@ class HostDevice final : public Device {
   Status encode(const EncodeJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
   Status decode(const DecodeJob& job, Stream stream) override;
   Status receive(const ReceiveJob& job, Stream stream) override;  // waits, if it must, on the stream's thread
+  // One after the other, as one piece of work.
+  Status encode_and_receive(const EncodeJob& encode, const ReceiveJob& receive, Stream stream) override;
   Status observe(const ObserveJob& job, Stream stream) override;
   Status pause(std::uint32_t, Stream) override { return Status::ok; }  // streams do not compete for anything there
 

@@ -314,10 +314,9 @@ class CudaDevice final : public Device {
   }
 
   Status encode(const EncodeJob& job, Stream stream) override {
-    const Status status = validate(job, sizeof(Bf16Traits::Value));
+    const Status status = check_encode(job);
     if (status != Status::ok) return status;
     if (message_total(job) == 0 && job.outbox == nullptr && job.started_ns == nullptr) return Status::ok;
-    if (message_total(job) != 0 && !is_scratch(job.scratch)) return Status::invalid_argument;
     return with_device([&] { return check(cuda::launch_encode(job, stream), "encode kernel"); });
   }
   Status decode(const DecodeJob& job, Stream stream) override {
@@ -329,6 +328,13 @@ class CudaDevice final : public Device {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
     if (status != Status::ok) return status;
     return with_device([&] { return check(cuda::launch_receive(job, stream), "receive kernel"); });
+  }
+  Status encode_and_receive(const EncodeJob& encode, const ReceiveJob& receive, Stream stream) override {
+    Status status = check_encode(encode);
+    if (status == Status::ok) status = validate(receive, sizeof(Bf16Traits::Value));
+    if (status != Status::ok) return status;
+    return with_device(
+        [&] { return check(cuda::launch_encode_and_receive(encode, receive, stream), "encode and receive kernel"); });
   }
   Status observe(const ObserveJob& job, Stream stream) override {
     const Status status = validate(job, sizeof(Bf16Traits::Value));
@@ -347,6 +353,12 @@ class CudaDevice final : public Device {
     const CurrentContext current(calls_, context_);
     const Status status = current.status();
     return status == Status::ok ? call() : status;
+  }
+
+  static Status check_encode(const EncodeJob& job) {
+    const Status status = validate(job, sizeof(Bf16Traits::Value));
+    if (status == Status::ok && message_total(job) != 0 && !is_scratch(job.scratch)) return Status::invalid_argument;
+    return status;
   }
 
   Status find_context();
@@ -419,6 +431,7 @@ Status CudaDevice::open(std::string* why) {
   error = cuda::load_encode();
   if (error == cudaSuccess) error = cuda::load_decode();
   if (error == cudaSuccess) error = cuda::load_receive();
+  if (error == cudaSuccess) error = cuda::load_encode_and_receive();
   if (error == cudaSuccess) error = cuda::load_observe();
   if (error == cudaSuccess) error = cuda::load_pause();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {

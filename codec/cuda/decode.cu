@@ -45,11 +45,13 @@ __global__ void __launch_bounds__(decode_block_threads, decode_blocks_per_multip
     return OverflowPiece{arguments.overflow + index * arguments.overflow_stride, arguments.overflow_begin,
                          arguments.overflow_step, arguments.overflow_size};
   };
-  decode_block<aligned, patch>(messages, blockIdx.x, piece_of, distances, [&](unsigned index) {
-    if (arguments.summaries != nullptr) {
-      arguments.summaries[index].status = static_cast<std::int32_t>(Status::bad_tile);
-    }
-  });
+  decode_block<aligned, patch>(
+      messages, blockIdx.x, piece_of, [&] { return distances[warp_id()]; },
+      [&](unsigned index) {
+        if (arguments.summaries != nullptr) {
+          arguments.summaries[index].status = static_cast<std::int32_t>(Status::bad_tile);
+        }
+      });
 }
 
 template <bool patch>

@@ -12,6 +12,7 @@ namespace zipccl::codec::cuda {
 cudaError_t launch_encode(const EncodeJob& job, cudaStream_t stream);
 cudaError_t launch_decode(const DecodeJob& job, cudaStream_t stream);
 cudaError_t launch_receive(const ReceiveJob& job, cudaStream_t stream);
+cudaError_t launch_encode_and_receive(const EncodeJob& encode, const ReceiveJob& receive, cudaStream_t stream);
 cudaError_t launch_observe(const ObserveJob& job, cudaStream_t stream);
 cudaError_t launch_pause(std::uint32_t nanoseconds, cudaStream_t stream);
 
@@ -19,6 +20,7 @@ cudaError_t launch_pause(std::uint32_t nanoseconds, cudaStream_t stream);
 cudaError_t load_encode();
 cudaError_t load_decode();
 cudaError_t load_receive();
+cudaError_t load_encode_and_receive();
 cudaError_t load_observe();
 cudaError_t load_pause();
 

@@ -9,9 +9,6 @@
 
 namespace zipccl::codec::cuda {
 
-// Large blocks, as each costs atomics on the message's few counters.
-constexpr unsigned encode_block_warps = 16;
-
 // A message's scratch memory: zero between encodes. All its blocks update it; units lie in a cache line of their own.
 struct EncodeCounters {
   unsigned long long progress;  // finished blocks << escape_bits | escapes of their tiles
@@ -44,9 +41,10 @@ struct EncodeShared {
   }
 };
 
-// The block's; one for each warp.
+// A block's, of `warps` warps; one for each.
+template <unsigned warps>
 __device__ inline WarpStorage* block_storage() {
-  __shared__ WarpStorage storage[encode_block_warps];
+  __shared__ WarpStorage storage[warps];
   return storage;
 }
 
@@ -129,13 +127,14 @@ __device__ inline void remake_entry(const MessagePlace& message, std::uint32_t t
 }
 
 // Fills the piece from all tiles whose entries it touches, and counts the claims. Block-wide.
+template <unsigned warps>
 __device__ inline void fill_piece(volatile Shipment& shipment) {
   const MessagePlace& message = *shipment.message;
-  WarpStorage& storage = block_storage()[warp_id()];
+  WarpStorage& storage = block_storage<warps>()[warp_id()];
   const unsigned lane = lane_id();
   const auto tiles = static_cast<std::uint32_t>(message.layout.tiles);
 #pragma unroll 1
-  for (std::uint32_t first = warp_id() * lane_count; first < tiles; first += encode_block_warps * lane_count) {
+  for (std::uint32_t first = warp_id() * lane_count; first < tiles; first += warps * lane_count) {
     const OverflowClaim own = first + lane < tiles ? read_claim(message, first + lane) : OverflowClaim{0, 0, 0};
     const unsigned claims = __popc(__ballot_sync(all_lanes, own.units != 0));
     if (claims != 0 && lane == 0) atomicAdd(const_cast<unsigned*>(&shipment.claims), claims);
@@ -208,7 +207,7 @@ __device__ inline void end_shipment(volatile Shipment& shipment) {
 }
 
 // Block-wide, when the message's header has been written. Not inlined: ordinary messages must not pay for it.
-template <typename Arguments>
+template <unsigned warps, typename Arguments>
 __device__ __noinline__ void ship(const Arguments& arguments, unsigned index) {
   __shared__ Shipment memory;
   __shared__ SharedRoom<MessagePlace> place_room;
@@ -231,7 +230,7 @@ __device__ __noinline__ void ship(const Arguments& arguments, unsigned index) {
       __syncthreads();
       if (threadIdx.x == 0) shipment.claims = 0;
       __syncthreads();
-      fill_piece(shipment);
+      fill_piece<warps>(shipment);
       __syncthreads();
     } while (shipment.claims != shipment.overflow_tiles);
     __threadfence_system();

@@ -199,15 +199,16 @@ __device__ inline TileFate decode_tile(const ReceivedPlace& message, const Overf
   return TileFate::decode;
 }
 
-// One block's tiles, one a warp. `bad_tile(message)` is called by one lane for a corrupt one. Block-wide.
-template <bool aligned, bool patch, typename Messages, typename Piece, typename BadTile>
-__device__ inline void decode_block(const Messages& messages, unsigned block, Piece piece_of,
-                                    std::uint8_t (&distances)[decode_block_warps][escape_room], BadTile bad_tile) {
+// One block's tiles, one a warp; `distances()` is the warp's room, as decode_tile's. `bad_tile(message)` is called by
+// one lane for a corrupt one. Block-wide.
+template <bool aligned, bool patch, typename Messages, typename Piece, typename Distances, typename BadTile>
+__device__ inline void decode_block(const Messages& messages, unsigned block, Piece piece_of, Distances distances,
+                                    BadTile bad_tile) {
   const MessageBlock part = messages.find(block);
   const ReceivedPlace message = messages.place(part.message);
   const std::uint64_t tile = std::uint64_t{part.block} * decode_block_warps + warp_id();
   if (tile >= message.layout.tiles) return;
-  const TileFate fate = decode_tile<aligned, patch>(message, piece_of(part.message), tile, distances[warp_id()]);
+  const TileFate fate = decode_tile<aligned, patch>(message, piece_of(part.message), tile, distances());
   if (fate == TileFate::corrupt && lane_id() == 0) bad_tile(part.message);
 }
 

@@ -79,6 +79,9 @@ class FakeDevice final : public codec::Device {
   Status encode(const codec::EncodeJob&, codec::Stream) override { return Status::ok; }
   Status decode(const codec::DecodeJob&, codec::Stream) override { return Status::ok; }
   Status receive(const codec::ReceiveJob&, codec::Stream) override { return Status::ok; }
+  Status encode_and_receive(const codec::EncodeJob&, const codec::ReceiveJob&, codec::Stream) override {
+    return Status::ok;
+  }
   Status observe(const codec::ObserveJob&, codec::Stream) override { return Status::ok; }
   Status pause(std::uint32_t, codec::Stream) override { return Status::ok; }
 

@@ -76,9 +76,9 @@ const collectives::NcclTable& loopback_table();
 
 // Host memory, everything done before the call returns; `order` says whether it would have been right on streams, too.
 // A stream can be captured; as in CUDA, work that would tie a graph to the outside other than by external events is
-// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, receive, observe, pause, copy,
-// record, wait, clear_async, allocate_async) fails with device_error, or out_of_memory, and does nothing. Memory
-// released in stream order is never used again, and any later use of it is a fault of `order`.
+// refused. A fault: the operation number `fail_at` of the counted ones (encode, decode, receive, encode_and_receive,
+// observe, pause, copy, record, wait, clear_async, allocate_async) fails with device_error, or out_of_memory, and does
+// nothing. Memory released in stream order is never used again, and any later use of it is a fault of `order`.
 class LoopbackDevice final : public codec::Device {
  public:
   LoopbackDevice() = default;
@@ -117,6 +117,7 @@ class LoopbackDevice final : public codec::Device {
   Status encode(const codec::EncodeJob& job, codec::Stream) override;
   Status decode(const codec::DecodeJob& job, codec::Stream) override;
   Status receive(const codec::ReceiveJob& job, codec::Stream) override;
+  Status encode_and_receive(const codec::EncodeJob& encode, const codec::ReceiveJob& receive, codec::Stream) override;
   Status observe(const codec::ObserveJob& job, codec::Stream) override;
   Status pause(std::uint32_t, codec::Stream stream) override;
 
@@ -146,6 +147,7 @@ class LoopbackDevice final : public codec::Device {
   bool captured(codec::Stream stream) const { return capturing_.count(stream) != 0; }
   void note(const codec::EncodeJob& job, codec::Stream stream);
   void note(const codec::DecodeJob& job, codec::Stream stream);
+  void note(const codec::ReceiveJob& job, codec::Stream stream);
 
   std::set<codec::Stream> capturing_;               // streams of the capture that is under way
   std::uint64_t capture_ = 0;                       // its number, or that of the latest

@@ -273,13 +273,41 @@ Status LoopbackDevice::receive(const codec::ReceiveJob& given, codec::Stream str
     codec::ReceiveJob job = given;
     job.decode = with_list(given.decode, items);
     order.step(actual);
-    note(job.decode, actual);
-    order.writes(job.room, job.mailbox_capacity, actual);
-    order.writes(job.advance, sizeof(*job.advance), actual);
-    order.writes(job.mailbox, sizeof(codec::Mailbox), actual);
-    order.writes(job.counters, sizeof(codec::ExchangeCounters), actual);
-    order.reads(job.started_ns, sizeof(*job.started_ns), actual);
+    note(job, actual);
     return codec::HostEngine<codec::Bf16Traits>::receive(job);
+  };
+  return submit(stream, run);
+}
+
+void LoopbackDevice::note(const codec::ReceiveJob& job, codec::Stream stream) {
+  note(job.decode, stream);
+  order.writes(job.room, job.mailbox_capacity, stream);
+  order.writes(job.advance, sizeof(*job.advance), stream);
+  order.writes(job.mailbox, sizeof(codec::Mailbox), stream);
+  order.writes(job.counters, sizeof(codec::ExchangeCounters), stream);
+  order.reads(job.started_ns, sizeof(*job.started_ns), stream);
+}
+
+Status LoopbackDevice::encode_and_receive(const codec::EncodeJob& encode, const codec::ReceiveJob& receive,
+                                          codec::Stream stream) {
+  const Status status = count();
+  if (status != Status::ok) {
+    return status;
+  }
+  decodes += codec::message_total(receive.decode) == 0 ? 0 : 1;
+  const auto run = [this, encode, receive, encodes = copy_of(encode.items, encode.item_count),
+                    decodes = copy_of(receive.decode.items, receive.decode.item_count)](codec::Stream actual) {
+    const codec::EncodeJob first = with_list(encode, encodes);
+    codec::ReceiveJob second = receive;
+    second.decode = with_list(receive.decode, decodes);
+    const codec::Stream beside = order.fork(actual);
+    order.step(actual);
+    note(first, actual);
+    order.step(beside);
+    note(second, beside);
+    order.join(beside, actual);
+    const Status encoded = codec::HostEngine<codec::Bf16Traits>::encode(first);
+    return encoded == Status::ok ? codec::HostEngine<codec::Bf16Traits>::receive(second) : encoded;
   };
   return submit(stream, run);
 }

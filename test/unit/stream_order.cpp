@@ -6,6 +6,17 @@ namespace zipccl::test {
 
 void StreamOrder::wait(codec::Event event, codec::Stream stream) { merge(events_[event], stream); }
 
+codec::Stream StreamOrder::fork(codec::Stream stream) {
+  const auto beside = reinterpret_cast<codec::Stream>(++forks_);
+  merge(clocks_[stream], beside);
+  return beside;
+}
+
+void StreamOrder::join(codec::Stream beside, codec::Stream stream) {
+  merge(clocks_[beside], stream);
+  clocks_.erase(beside);
+}
+
 void StreamOrder::merge(const Clock& clock, codec::Stream stream) {
   for (const auto& [other, time] : clock) {
     std::uint64_t& known = clocks_[stream][other];

@@ -23,6 +23,10 @@ class StreamOrder {
   void wait_before_launch(codec::Event event, codec::Stream stream) { merge(before_launch_[event], stream); }
   void order(codec::Stream first, codec::Stream then) { merge(clocks_[first], then); }
 
+  // A stream for work that runs beside the next piece of `stream`'s, and comes after it and before it as that does.
+  codec::Stream fork(codec::Stream stream);
+  void join(codec::Stream beside, codec::Stream stream);
+
   void step(codec::Stream stream) { ++clocks_[stream][stream]; }  // a piece of work, whose accesses follow
   void reads(const void* memory, std::size_t bytes, codec::Stream stream) { access(memory, bytes, stream, false); }
   void writes(const void* memory, std::size_t bytes, codec::Stream stream) { access(memory, bytes, stream, true); }
@@ -52,6 +56,7 @@ class StreamOrder {
   std::vector<Access> accesses_;
   std::vector<std::pair<std::uintptr_t, std::uintptr_t>> released_;  // first byte, end
   std::vector<std::string> faults_;
+  std::uintptr_t forks_ = std::uintptr_t{1} << 61;  // the latest's stream
 };
 
 }  // namespace zipccl::test
