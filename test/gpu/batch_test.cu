@@ -1,10 +1,12 @@
-// Batches of messages on one GPU: rows and lists, of which any may overflow, and observations. Arguments:
+// Batches of messages on one GPU: rows and lists, of which any may overflow, encodes beside receives, and observations.
+// Arguments:
 // [--quick | --times]. Exit code 77 without a GPU.
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "test/gpu/device_fixture.hpp"
 #include "test/perf/device_timer.hpp"
 #include "test/unit/codec_batch.hpp"
+#include "test/unit/codec_gather.hpp"
 
 namespace zipccl::test {
 namespace {
@@ -62,6 +65,9 @@ class GpuMachine final : public Machine {
   }
   Status run(const codec::EncodeJob& job) override { return device_.encode(job, stream_); }
   Status run(const codec::ReceiveJob& job) override { return device_.receive(job, stream_); }
+  Status run(const codec::EncodeJob& encode, const codec::ReceiveJob& receive) override {
+    return device_.encode_and_receive(encode, receive, stream_);
+  }
   Status run(const codec::ObserveJob& job) override { return device_.observe(job, stream_); }
   void finish() override { synchronize(); }
   bool is_canonical() const override { return false; }
@@ -126,6 +132,52 @@ void lists(codec::Device& device, bool quick) {
   expect(wrong.empty(), "a list longer than a launch: " + wrong);
   wrong = batch.exchange(transfers, 3);
   expect(wrong.empty(), "a bad header in a list's first launch: " + wrong);
+}
+
+// Encodes beside receives, of one chunk and the chunk before.
+void gathers(codec::Device& device, bool quick) {
+  std::mt19937_64 random(5);
+  GpuMachine machine(device);
+  const auto run = [&](const GatherShape& shape, std::span<const Fill> kinds, Beside form) {
+    std::vector<Fill> fills(shape.counts.size() * shape.ranks);
+    for (Fill& fill : fills) fill = kinds[random() % kinds.size()];
+    const std::string wrong = gather(machine, shape, fills, form);
+    expect(wrong.empty(), std::to_string(shape.ranks) + " ranks, pool fraction " + std::to_string(shape.pool_fraction) +
+                              ", offsets " + std::to_string(shape.input_offset) + " and " +
+                              std::to_string(shape.output_offset) + ", form " + std::to_string(static_cast<int>(form)) +
+                              ": " + wrong);
+  };
+  constexpr Fill all_raw[] = {Fill::random_bits};
+  constexpr Fill ordinary[] = {Fill::normal};
+  const std::vector<std::uint64_t> counts[] = {
+      {8 * 1024, 8 * 1024, 5000}, {1024, 0, 1025, 1}, {0, 3000}, {777}, {100000, 100000, 100003}};
+  for (const std::uint32_t ranks : {2u, 1u, 3u, 8u}) {
+    for (const std::uint32_t pool_fraction : {16u, 0u, 2000u}) {
+      for (const auto& some : counts) {
+        for (const Beside form : all_forms) {
+          GatherShape shape{.ranks = ranks, .pool_fraction = pool_fraction, .counts = some};
+          shape.input_offset = static_cast<std::uint32_t>(random() % 2 == 0 ? 0 : random() % 9);
+          shape.output_offset = static_cast<std::uint32_t>(random() % 2 == 0 ? 0 : random() % 9);
+          run(shape, all_fills, form);
+        }
+      }
+    }
+    if (quick) break;
+  }
+  for (const std::uint32_t offset : {0u, 3u}) {
+    GatherShape shape{.ranks = 3, .pool_fraction = 0, .counts = {20000, 20000, 20000, 7}};
+    shape.output_offset = offset;
+    shape.outbox_capacity = 1008;
+    shape.mailbox_capacity = 2064;
+    for (const Beside form : all_forms) run(shape, all_raw, form);
+    shape.counts.assign(3, quick ? 100000 : 3000001);  // many more blocks than run at once
+    shape.outbox_capacity = shape.mailbox_capacity = 1 << 20;
+    run(shape, all_raw, Beside::message_and_row);
+    shape.pool_fraction = 16;
+    run(shape, ordinary, Beside::message_and_row);
+  }
+  const std::string wrong = refuse_beside(machine);
+  expect(wrong.empty(), "jobs beside each other: " + wrong);
 }
 
 // Many messages, many of them overflowing at once and waiting for each other, ranks' records of several pieces.
@@ -311,6 +363,7 @@ void times(codec::Device& device) {
 void run(codec::Device& device, bool quick) {
   rows(device, quick);
   lists(device, quick);
+  gathers(device, quick);
   observations(device, quick);
   if (quick) return;
   crowded(device);

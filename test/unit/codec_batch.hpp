@@ -28,6 +28,8 @@ class Machine {
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   virtual Status run(const codec::EncodeJob& job) = 0;
   virtual Status run(const codec::ReceiveJob& job) = 0;
+  virtual Status run(const codec::EncodeJob& encode,
+                     const codec::ReceiveJob& receive) = 0;  // the two beside each other
   virtual Status run(const codec::ObserveJob& job) = 0;
   virtual void finish() = 0;  // waits for what has been run
   // Entries come in tile order, so that records are known byte for byte.

@@ -1,53 +1,17 @@
 // Batches of messages on the host engine: rows and lists, of which any may overflow.
 #include "test/unit/codec_batch.hpp"
 
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <random>
-#include <set>
 
 #include "codec/host_engine.hpp"
 #include "test/unit/catch.hpp"
+#include "test/unit/codec_host_machine.hpp"
 
 namespace zipccl::test {
 namespace {
 
 using Engine = codec::HostEngine<codec::Bf16Traits>;
-
-class HostMachine final : public Machine {
- public:
-  void* allocate(std::size_t bytes) override {
-    constexpr std::size_t alignment = 256;
-    auto& block = blocks_.emplace_back(static_cast<std::byte*>(std::malloc(bytes + alignment)));
-    std::memset(block.get(), 0x5A, bytes + alignment);
-    return block.get() + (alignment - reinterpret_cast<std::uintptr_t>(block.get()) % alignment);
-  }
-  void* allocate_mapped(std::size_t bytes) override {
-    void* memory = allocate(bytes);
-    std::memset(memory, 0, bytes);
-    return memory;
-  }
-  void free_all() override { blocks_.clear(); }
-  void upload(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
-  void download(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes); }
-  void copy(void* to, const void* from, std::size_t bytes) override {
-    if (bytes != 0) {
-      std::memcpy(to, from, bytes);
-    }
-  }
-  Status run(const codec::EncodeJob& job) override { return Engine::encode(job); }
-  Status run(const codec::ReceiveJob& job) override { return Engine::receive(job); }
-  Status run(const codec::ObserveJob& job) override { return Engine::observe(job); }
-  void finish() override {}
-  bool is_canonical() const override { return true; }
-
- private:
-  struct Free {
-    void operator()(std::byte* pointer) const { std::free(pointer); }
-  };
-  std::vector<std::unique_ptr<std::byte, Free>> blocks_;
-};
 
 }  // namespace
 

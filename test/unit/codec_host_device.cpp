@@ -298,6 +298,57 @@ TEST_CASE("lists are copied with their jobs") {
   }
 }
 
+TEST_CASE("an encode and a receive are one piece of work, from copies of both jobs") {
+  const auto device = make_device();
+  constexpr std::uint64_t count = 3000;
+  const std::uint64_t bytes = codec::Layout::of(count, codec::max_pool_fraction).static_bytes;
+  const auto earlier = make_values(Fill::mixture, count, 1);
+  const auto later = make_values(Fill::random_bits, count, 2);
+  Message arrived = encode(earlier, codec::max_pool_fraction);
+  const Message expected = encode(later, codec::max_pool_fraction);
+  for (const bool lists : {false, true}) {
+    Block message(bytes);
+    std::vector<std::uint16_t> out(count, untouched);
+    codec::ExchangeCounters counters{};
+    codec::EncodeItem sent{later.data(), count, message.data(), codec::all_receivers};
+    codec::DecodeItem received{arrived.bytes.data(), out.data(), count, 0};
+    codec::EncodeJob encode_job;
+    encode_job.values = sent.values;
+    encode_job.count = count;
+    encode_job.pool_fraction = codec::max_pool_fraction;
+    encode_job.message = message.data();
+    encode_job.sequence = 1;
+    codec::ReceiveJob receive_job;
+    receive_job.decode.messages = arrived.bytes.data();
+    receive_job.decode.message_count = 1;
+    receive_job.decode.values = out.data();
+    receive_job.decode.count = count;
+    receive_job.decode.pool_fraction = codec::max_pool_fraction;
+    receive_job.decode.sequence = 1;
+    receive_job.counters = &counters;
+    if (lists) {
+      encode_job.items = &sent;
+      encode_job.item_count = 1;
+      receive_job.decode.items = &received;
+      receive_job.decode.item_count = 1;
+    }
+    REQUIRE(device->encode_and_receive(encode_job, receive_job, stream_of(1)) == Status::ok);
+    sent = {};
+    received = {};
+    CHECK(fake.streams.at(stream_of(1)).size() == 1);
+    CHECK(out == std::vector<std::uint16_t>(count, untouched));
+    REQUIRE(device->synchronize() == Status::ok);
+    CHECK(out == earlier);
+    CHECK(std::memcmp(message.data(), expected.bytes.data(), bytes) == 0);
+    CHECK(counters.finished == 1);
+    CHECK(counters.fault() == Status::ok);
+    receive_job.counters = nullptr;
+    CHECK(device->encode_and_receive(encode_job, receive_job, stream_of(1)) == Status::invalid_argument);
+    CHECK(device->encode_and_receive({}, receive_job, stream_of(1)) == Status::invalid_argument);
+    CHECK(fake.streams.at(stream_of(1)).empty());
+  }
+}
+
 TEST_CASE("more jobs in flight than the free list holds, more than once") {
   const auto device = make_device();
   constexpr std::size_t jobs = 3 * codec::HostDevice::first_jobs;
