@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codec/cuda/cuda_device.hpp"
+#include "codec/cuda/driver_call.hpp"
 #include "codec/cuda/engine.hpp"
 #include "codec/host_engine.hpp"
 #include "codec/job_messages.hpp"
@@ -45,27 +46,10 @@ struct ContextCalls {
   CUresult (*pop_current)(CUcontext*) = nullptr;
 
   cudaError_t load() {
-    cudaError_t error = find("cuCtxGetCurrent", get_current);
-    if (error == cudaSuccess) error = find("cuCtxPushCurrent", push_current);
-    if (error == cudaSuccess) error = find("cuCtxPopCurrent", pop_current);
+    cudaError_t error = cuda::find_driver_call("cuCtxGetCurrent", get_current);
+    if (error == cudaSuccess) error = cuda::find_driver_call("cuCtxPushCurrent", push_current);
+    if (error == cudaSuccess) error = cuda::find_driver_call("cuCtxPopCurrent", pop_current);
     return error;
-  }
-
- private:
-  template <typename Function>
-  static cudaError_t find(const char* name, Function& function) {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-#if CUDART_VERSION >= 12050
-    constexpr unsigned version = 12000;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &result);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &result);
-#endif
-    if (error != cudaSuccess) return error;
-    if (result != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
-    function = reinterpret_cast<Function>(address);
-    return cudaSuccess;
   }
 };
 
@@ -161,6 +145,7 @@ class CudaDevice final : public Device {
       Pools::all().remove(pool_);
       cudaMemPoolDestroy(pool_);
     }
+    cudaFree(word_);
   }
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -344,7 +329,7 @@ class CudaDevice final : public Device {
   }
   Status pause(std::uint32_t nanoseconds, Stream stream) override {
     if (nanoseconds > longest_pause_ns) return Status::invalid_argument;
-    return with_device([&] { return check(cuda::launch_pause(nanoseconds, stream), "pause kernel"); });
+    return with_device([&] { return check(cuda::launch_pause(nanoseconds, word_, stream), "pause"); });
   }
 
  private:
@@ -370,6 +355,7 @@ class CudaDevice final : public Device {
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;  // own_stream(): not ordered with anybody's legacy stream
   cudaMemPool_t pool_ = nullptr;   // for allocate_async()
+  std::uint32_t* word_ = nullptr;  // for pause(); nobody reads it
 };
 
 std::string version_text(int version) {
@@ -445,6 +431,7 @@ Status CudaDevice::open(std::string* why) {
   if (status == Status::ok) {
     status = check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
+  if (status == Status::ok) status = check(cudaMalloc(&word_, sizeof(*word_)), "cudaMalloc");
   if (status == Status::ok) status = create_pool();
   if (status != Status::ok) *why = gpu + " cannot be used: " + error_text;
   return status;

@@ -14,7 +14,7 @@ cudaError_t launch_decode(const DecodeJob& job, cudaStream_t stream);
 cudaError_t launch_receive(const ReceiveJob& job, cudaStream_t stream);
 cudaError_t launch_encode_and_receive(const EncodeJob& encode, const ReceiveJob& receive, cudaStream_t stream);
 cudaError_t launch_observe(const ObserveJob& job, cudaStream_t stream);
-cudaError_t launch_pause(std::uint32_t nanoseconds, cudaStream_t stream);
+cudaError_t launch_pause(std::uint32_t nanoseconds, std::uint32_t* word, cudaStream_t stream);  // word: device memory
 
 // Load the kernels' code onto the current device, which a first launch would otherwise do, waiting for whatever runs.
 cudaError_t load_encode();
