@@ -41,7 +41,8 @@ inline constexpr std::uint32_t all_receivers = ~0u;
 inline constexpr std::size_t encode_scratch_bytes = 256;
 inline constexpr std::uint32_t encode_scratch_messages = 512;
 
-struct Outbox;  // overflow.hpp
+struct MessageHeader;  // format.hpp
+struct Outbox;         // overflow.hpp
 struct ReceiveJob;
 
 // One message of an encode's list.
@@ -82,6 +83,8 @@ struct EncodeJob {
   std::uint32_t chunk = 0;                          // goes into the header
   const std::uint64_t* sequence_counter = nullptr;  // device memory
   std::uint64_t* message_counter = nullptr;         // device memory
+  // Device memory: gets the header of a job's single message as well, for ReceiveJob::own_header. May be null.
+  MessageHeader* header_copy = nullptr;
 
   // Where entries beyond the pool go. Without outbox (exchange mode exact): here, the job being a single message.
   void* overflow = nullptr;          // aligned to unit_bytes
@@ -227,12 +230,13 @@ class Device {
   virtual Status receive(const ReceiveJob& job, Stream stream) = 0;  // overflow.hpp: decode and what belongs to it
   // encode(encode) and then receive(receive), which may run at the same time, as one launch wherever the encode is a
   // single message and the receive job a row with messages; other forms are one after the other. Neither may write what
-  // the other one reads or writes: the messages, values and start times are of different chunks, and receive.advance is
-  // not the counter that the encode's sequence comes from. If either is refused, nothing is enqueued.
+  // the other one reads or writes: not the encode a message of the receive job's, but, with own_header, the skipped
+  // one, nor that job's start time; and receive.advance is not the counter that the encode's sequence comes from. If
+  // either is refused, nothing is enqueued.
   virtual Status encode_and_receive(const EncodeJob& encode, const ReceiveJob& receive, Stream stream) = 0;
   virtual Status observe(const ObserveJob& job, Stream stream) = 0;
-  // Keeps the stream waiting for about so long (at most 1 ms), in one thread of the GPU, so that what other streams
-  // have ready by now gets its multiprocessors first.
+  // Keeps the stream waiting for about so long (at most 1 ms), with one thread of the GPU or none, so that what other
+  // streams have ready by now gets its multiprocessors first.
   virtual Status pause(std::uint32_t nanoseconds, Stream stream) = 0;
 };
 

@@ -263,6 +263,9 @@ void encode_message(const EncodeJob& job, const EncodeItem& item, std::uint64_t 
   }
   writer.clear_gaps();
   std::memcpy(writer.base, &writer.header, sizeof(MessageHeader));
+  if (job.header_copy != nullptr && job.items == nullptr && job.message_count == 1) {
+    *job.header_copy = writer.header;
+  }
   if (job.outbox != nullptr && writer.header.overflow_tiles != 0) {
     ship<Traits>(job, item, writer);
   }

@@ -130,7 +130,9 @@ Status HostEngine<Traits>::receive(const ReceiveJob& job) {
   bool ended = false;
   for (std::uint32_t m = 0; m < message_total(job.decode); ++m) {
     Received message{.job = job, .item = message_of(job.decode, m), .header = {}};
-    std::memcpy(&message.header, message.item.message, sizeof(message.header));
+    const bool own = is_skipped(job.decode, m);
+    std::memcpy(&message.header, own && job.own_header != nullptr ? job.own_header : message.item.message,
+                sizeof(message.header));
     const Layout layout = Layout::of(message.item.count, job.decode.pool_fraction);
     Status status =
         check_header(message.header, Traits::dtype, layout, sequence, job.decode.chunk, job.decode.any_sequence);
@@ -142,7 +144,7 @@ Status HostEngine<Traits>::receive(const ReceiveJob& job) {
     total.values += message.header.count;
     total.escapes += message.header.escapes;
     total.overflow_messages += message.overflow_bytes != 0;
-    if (is_skipped(job.decode, m)) {
+    if (own) {
       continue;
     }
     MessageSummary found{};

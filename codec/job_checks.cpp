@@ -61,6 +61,9 @@ Status validate(const EncodeJob& job, std::size_t value_bytes) {
       })) {
     return Status::invalid_argument;
   }
+  if (!aligned(job.header_copy, alignof(MessageHeader))) {
+    return Status::invalid_argument;
+  }
   if (job.outbox != nullptr) {
     const bool complete = aligned(job.outbox, alignof(Outbox)) && job.outbox_capacity >= unit_bytes &&
                           job.outbox_capacity % unit_bytes == 0 && job.outbox_lock != nullptr && job.release != nullptr;
@@ -88,7 +91,7 @@ Status validate(const DecodeJob& job, std::size_t value_bytes) {
 
 Status validate(const ReceiveJob& job, std::size_t value_bytes) {
   if (!all_usable(job.decode, value_bytes) || job.counters == nullptr ||
-      !aligned(job.counters, alignof(ExchangeCounters))) {
+      !aligned(job.counters, alignof(ExchangeCounters)) || !aligned(job.own_header, alignof(MessageHeader))) {
     return Status::invalid_argument;
   }
   if (!can_overflow(job.decode)) {

@@ -107,6 +107,9 @@ struct ReceiveJob {
   // Device memory: gets one added when all else is counted, by the last job of a call, so that the next call, or the
   // next replay of a captured one, has the next sequence (EncodeJob::sequence_counter). May be null.
   std::uint64_t* advance = nullptr;
+  // Device memory: the header of the own message (decode.skip) as its encode has left it in EncodeJob::header_copy;
+  // nothing is then read of the message itself, which may be encoded anew meanwhile. Null: it is read from the message.
+  const MessageHeader* own_header = nullptr;
 };
 
 }  // namespace zipccl::codec

@@ -52,6 +52,7 @@ void GatherChunks::begin_next() {
   current_.number = next_number_++;
   current_.sequence = communicator_.sequence;
   current_.half = communicator_.next_half++;
+  current_.offset = 0;
   current_.layout = codec::Layout::of(current_.count, communicator_.agreement.pool_fraction);
   next_value_ += current_.count;
   if (next_value_ == call.count) {
@@ -61,10 +62,8 @@ void GatherChunks::begin_next() {
 }
 
 Outcome GatherChunks::exchange() {
-  const std::uint64_t bytes = current_.layout.static_bytes;
-  std::byte* slots = half_of(current_).slots;
-  return Outcome::of(communicator_.nccl->ncclAllGather(slots + static_cast<std::uint64_t>(communicator_.rank) * bytes,
-                                                       slots, bytes, ncclUint8, communicator_.handle,
+  return Outcome::of(communicator_.nccl->ncclAllGather(own_slot(current_), slots_of(current_),
+                                                       current_.layout.static_bytes, ncclUint8, communicator_.handle,
                                                        current_.call->stream));
 }
 
@@ -74,7 +73,7 @@ codec::EncodeJob GatherChunks::encode_job(const Chunk& chunk) const {
   job.values = at(chunk.call->send, chunk.first * value_bytes);
   job.count = chunk.count;
   job.pool_fraction = communicator_.agreement.pool_fraction;
-  job.message = half.slots + static_cast<std::uint64_t>(communicator_.rank) * chunk.layout.static_bytes;
+  job.message = own_slot(chunk);
   job.overflow = half.overflow;
   job.overflow_bytes = communicator_.staging->slot_bytes();
   job.scratch = half.scratch;
@@ -86,7 +85,7 @@ codec::EncodeJob GatherChunks::encode_job(const Chunk& chunk) const {
 codec::DecodeJob GatherChunks::decode_job(const Chunk& chunk) const {
   const Staging::Half& half = half_of(chunk);
   codec::DecodeJob job;
-  job.messages = half.slots;
+  job.messages = slots_of(chunk);
   job.message_stride = chunk.layout.static_bytes;
   job.message_count = static_cast<std::uint32_t>(communicator_.rank_count);
   job.skip = static_cast<std::uint32_t>(communicator_.rank);

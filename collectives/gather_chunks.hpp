@@ -19,6 +19,7 @@ struct Chunk {
   std::uint32_t number = 0;    // within the call
   std::uint64_t sequence = 0;  // of the call on its communicator
   std::uint64_t half = 0;      // of the staging; only its parity counts
+  std::uint64_t offset = 0;    // of its slots in the half, in bytes
   codec::Layout layout;
 };
 
@@ -40,6 +41,7 @@ class GatherChunks {
  protected:
   void begin_next();  // moves on to the next chunk, which becomes current()
   const Chunk& current() const { return current_; }
+  void move_current(std::uint64_t offset) { current_.offset = offset; }
   codec::Stream next_stream() const { return calls_[next_call_]->stream; }  // of the next chunk, if there is one
   const std::vector<const AllGatherCall*>& calls() const { return calls_; }
   ChunkPlan plan(const AllGatherCall& call) const;
@@ -51,6 +53,10 @@ class GatherChunks {
   codec::EncodeJob encode_job(const Chunk& chunk) const;  // overflow into the half's last slot
   codec::DecodeJob decode_job(const Chunk& chunk) const;
   Staging::Half& half_of(const Chunk& chunk) const { return communicator_.staging->half(chunk.half); }
+  std::byte* slots_of(const Chunk& chunk) const { return half_of(chunk).slots + chunk.offset; }
+  std::byte* own_slot(const Chunk& chunk) const {
+    return slots_of(chunk) + static_cast<std::uint64_t>(communicator_.rank) * chunk.layout.static_bytes;
+  }
   Bucket& bucket(const AllGatherCall& call) const;
   void count_bytes(const Chunk& chunk, std::uint64_t wire_bytes) const;
   void count_call(const Chunk& chunk) const;  // with its last chunk

@@ -64,19 +64,21 @@ void OverflowPort::open(std::uint32_t own_rank, RecordTransport* transport) {
   transport_ = transport;
 }
 
-void OverflowPort::attach(std::uint64_t half, codec::EncodeJob* encode) {
+void OverflowPort::attach(std::uint64_t number, codec::EncodeJob* encode) {
   encode->overflow = nullptr;
   encode->overflow_bytes = 0;
   encode->outbox = outbox_;
   encode->outbox_capacity = outbox_bytes;
   encode->outbox_lock = words_->outbox_lock;
   encode->release = released_;
-  encode->started_ns = words_->started_ns[half];
+  DeviceWords::Exchange& exchange = words_->exchanges[number % in_flight];
+  encode->header_copy = exchange.header;
+  encode->started_ns = exchange.started_ns;
   enqueued_.fetch_add(1, std::memory_order_release);
   transport_->wake();
 }
 
-codec::ReceiveJob OverflowPort::receive_job(std::uint64_t half, const codec::DecodeJob& decode) const {
+codec::ReceiveJob OverflowPort::receive_job(std::uint64_t number, const codec::DecodeJob& decode) const {
   codec::ReceiveJob job;
   job.decode = decode;
   job.mailbox = mailbox_;
@@ -84,12 +86,21 @@ codec::ReceiveJob OverflowPort::receive_job(std::uint64_t half, const codec::Dec
   job.room = room_;
   job.release = released_;
   job.counters = counters_;
-  job.started_ns = words_->started_ns[half];
+  DeviceWords::Exchange& exchange = words_->exchanges[number % in_flight];
+  job.own_header = exchange.header;
+  job.started_ns = exchange.started_ns;
   return job;
 }
 
 Status OverflowPort::receive(const codec::ReceiveJob& job, codec::Stream stream) {
   const Status status = device_.receive(job, stream);
+  received_ += status == Status::ok ? 1 : 0;
+  return status;
+}
+
+Status OverflowPort::encode_and_receive(const codec::EncodeJob& encode, const codec::ReceiveJob& job,
+                                        codec::Stream stream) {
+  const Status status = device_.encode_and_receive(encode, job, stream);
   received_ += status == Status::ok ? 1 : 0;
   return status;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "codec/device.hpp"
+#include "codec/format.hpp"
 #include "codec/overflow.hpp"
 
 namespace zipccl::collectives {
@@ -60,10 +61,13 @@ class OverflowPort {
   // For the calling thread: turn plain jobs into those of mode static. An exchange is one encode job and one receive
   // job, either of which may be without messages (codec/device.hpp), or the port stays busy. The exchange counts as
   // enqueued from attach() on. Encodes may run beside each other and beside receive jobs; those follow each other.
-  // `half`, 0 or 1, tells the exchanges in flight apart whose times are taken.
-  void attach(std::uint64_t half, codec::EncodeJob* encode);
-  codec::ReceiveJob receive_job(std::uint64_t half, const codec::DecodeJob& decode) const;
-  Status receive(const codec::ReceiveJob& job, codec::Stream stream);  // enqueues it; errors of Device::receive
+  // Exchanges that are in flight at the same time, at most in_flight, have numbers that differ modulo in_flight.
+  static constexpr std::uint64_t in_flight = 4;
+  void attach(std::uint64_t number, codec::EncodeJob* encode);
+  codec::ReceiveJob receive_job(std::uint64_t number, const codec::DecodeJob& decode) const;
+  // Enqueue; errors of the device's functions of the same names.
+  Status receive(const codec::ReceiveJob& job, codec::Stream stream);
+  Status encode_and_receive(const codec::EncodeJob& encode, const codec::ReceiveJob& job, codec::Stream stream);
   // When a call has failed, on a stream behind all that was enqueued: ends the exchanges that have no receive job, so
   // that the helper thread looks after what runs of them, and no longer. The port stays busy if the device refuses.
   void settle(codec::Stream stream);
@@ -107,7 +111,11 @@ class OverflowPort {
   static constexpr std::size_t line = 128;
   // Device memory; each in a line of its own, as kernels at work on different ones run at the same time.
   struct DeviceWords {
-    alignas(line) std::uint64_t started_ns[2][line / sizeof(std::uint64_t)];  // by half
+    struct Exchange {
+      alignas(line) codec::MessageHeader header[1];  // of the own message
+      alignas(line) std::uint64_t started_ns[1];
+    };
+    Exchange exchanges[in_flight];
     alignas(line) std::uint64_t sequence[1];
     alignas(line) std::uint64_t messages[1];
     alignas(line) std::uint32_t outbox_lock[1];

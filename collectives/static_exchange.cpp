@@ -30,65 +30,89 @@ Outcome StaticLane::encode_next() {
     status = overlapping_ ? communicator().staging->side(stream_, &side_) : Status::ok;
   }
   if (status == Status::ok) {
-    status = enqueue_encode();
-  }
-  if (status == Status::ok && waiting_) {
-    status = decode_beside();
-  }
-  if (status == Status::ok && current().first == 0) {
-    status = enqueue_copy();
+    status = overlapping_ && chunks_ > 1 ? encode_beside() : encode_on_caller();
   }
   return Outcome::of(status);
 }
 
-Status StaticLane::enqueue_encode() {
-  codec::Device& device = *communicator().device;
-  const bool beside = overlapping_ && chunks_ > 1;
-  const codec::Stream stream = beside ? side_ : stream_;
-  Status status = Status::ok;
-  if (beside && chunks_ == 2) {
-    status = give_head_start();
-  } else if (!beside && starts_run_) {
-    status = communicator().chain->begin(stream, current().call->capture);
+Status StaticLane::encode_on_caller() {
+  Status status = starts_run_ ? communicator().chain->begin(stream_, current().call->capture) : Status::ok;
+  if (status == Status::ok) {
+    status = communicator().device->encode(encode_job(), stream_);
   }
   if (status != Status::ok) {
     return status;
   }
-  codec::EncodeJob job = numbered(encode_job(current()));
-  communicator().port->attach(current().half % 2, &job);
-  if (status = device.encode(job, stream); status != Status::ok || !overlapping_) {
-    return status;
+  if (overlapping_) {
+    side_used_ = true;
+    return communicator().chain->order(stream_, side_);
   }
-  side_used_ = true;
-  return communicator().chain->order(stream, beside ? stream_ : side_);
+  return current().first == 0 ? enqueue_copy() : Status::ok;
 }
 
-// The side stream has waited for the call's begin, or for a later point, once any chunk has been decoded on it.
+// What the side stream does beside the exchange before this chunk's: the encode, and the decode of the chunk that had
+// the half before it. Only the next exchange waits for that; own shards' copies nobody waits for before the call's end.
+Status StaticLane::encode_beside() {
+  CallChain& chain = *communicator().chain;
+  OverflowPort& port = *communicator().port;
+  Status status = give_head_start();
+  if (status == Status::ok && due_ && !takes_place_of(*due_)) {
+    status = port.receive(*std::exchange(due_, std::nullopt), side_);
+  }
+  if (status == Status::ok) {
+    const codec::EncodeJob job = encode_job();
+    status = due_ ? port.encode_and_receive(job, *std::exchange(due_, std::nullopt), side_)
+                  : communicator().device->encode(job, side_);
+  }
+  if (status == Status::ok) {
+    status = chain.order(side_, stream_);
+  }
+  if (status == Status::ok && chunks_ == 2) {
+    status = copy_own(*calls().front(), side_);
+  }
+  if (status == Status::ok && current().first == 0) {
+    status = copy_own(*current().call, side_);
+  }
+  return status == Status::ok ? chain.order(stream_, side_) : status;  // for what comes beside the next exchange
+}
+
+// Moves the current chunk's slots so that the own one lies inside the own one of the chunk whose decode is due, in the
+// same half; false if it is too large for that. Copy engines want slots where the other ranks have them.
+bool StaticLane::takes_place_of(const codec::ReceiveJob& due) {
+  const std::uint64_t former_bytes = due.decode.message_stride;
+  const std::uint64_t bytes = current().layout.static_bytes;
+  const auto former_offset =
+      static_cast<std::uint64_t>(static_cast<const std::byte*>(due.decode.messages) - half_of(current()).slots);
+  if (bytes > former_bytes || (communicator().agreement.copy_engines && bytes != former_bytes)) {
+    return false;
+  }
+  move_current(former_offset + static_cast<std::uint64_t>(communicator().rank) * (former_bytes - bytes));
+  return true;
+}
+
+// With the first chunk of a call whose chunks do not overlap.
 Status StaticLane::enqueue_copy() {
   const AllGatherCall& call = *current().call;
-  if (in_place(call)) {
-    return Status::ok;
+  const bool beside = !in_place(call) && communicator().agreement.overlap && call.capture == 0 &&
+                      call.count * value_bytes >= side_copy_bytes;
+  if (!beside) {
+    return copy_own(call, stream_);
   }
-  if (overlapping_ && chunks_ == 1) {
-    to_copy_ = &call;
-    return Status::ok;
+  Status status = communicator().staging->side(stream_, &side_);
+  if (status == Status::ok) {
+    side_used_ = true;
+    status = communicator().chain->order(stream_, side_);
   }
-  if (!overlapping_ && communicator().agreement.overlap && call.capture == 0 &&
-      call.count * value_bytes >= side_copy_bytes) {
-    Status status = communicator().staging->side(stream_, &side_);
-    if (status == Status::ok) {
-      side_used_ = true;
-      status = stand_back();
-    }
-    return status == Status::ok ? copy_own(call, side_) : status;
+  if (status == Status::ok) {
+    status = give_head_start();
   }
-  return copy_own(call, overlapping_ ? side_ : stream_);
+  return status == Status::ok ? copy_own(call, side_) : status;
 }
 
 Outcome StaticLane::decode_next() {
   Status status = Status::ok;
   if (overlapping_ && has_next()) {
-    waiting_ = receive_job();
+    due_ = std::exchange(waiting_, receive_job());
   } else {
     status = decode_on_caller();
   }
@@ -99,38 +123,37 @@ Outcome StaticLane::decode_next() {
   return Outcome::of(status);
 }
 
+codec::EncodeJob StaticLane::encode_job() const {
+  codec::EncodeJob job = numbered(GatherChunks::encode_job(current()));
+  communicator().port->attach(current().half, &job);
+  return job;
+}
+
 codec::ReceiveJob StaticLane::receive_job() const {
   const OverflowPort& port = *communicator().port;
-  codec::ReceiveJob job = port.receive_job(current().half % 2, numbered(decode_job(current())));
+  codec::ReceiveJob job = port.receive_job(current().half, numbered(decode_job(current())));
   job.advance = has_next() ? nullptr : port.sequence_counter();
   return job;
 }
 
-Status StaticLane::decode_beside() {
-  const codec::ReceiveJob job = *std::exchange(waiting_, std::nullopt);
-  Status status = stand_back();
-  if (status == Status::ok && to_copy_ != nullptr) {
-    status = copy_own(*std::exchange(to_copy_, nullptr), side_);
-  }
-  return status == Status::ok ? communicator().port->receive(job, side_) : status;
-}
-
+// One receive job of a communicator at a time, so all earlier ones come first.
 Status StaticLane::decode_on_caller() {
-  // One receive job of a communicator at a time, so all earlier ones come first.
-  Status status = overlapping_ ? rejoin() : Status::ok;
+  OverflowPort& port = *communicator().port;
+  Status status = waiting_ ? give_head_start() : Status::ok;
+  if (status == Status::ok && waiting_) {
+    status = port.receive(*std::exchange(waiting_, std::nullopt), side_);
+  }
+  if (status == Status::ok && overlapping_) {
+    status = rejoin();
+  }
   if (status == Status::ok) {
-    status = communicator().port->receive(receive_job(), stream_);
+    status = port.receive(receive_job(), stream_);
   }
   if (status == Status::ok && side_used_) {
     status = rejoin();
   }
   const bool ends_run = !has_next() || next_stream() != stream_;
   return status == Status::ok && ends_run ? communicator().chain->end(stream_, current().call->capture) : status;
-}
-
-Status StaticLane::stand_back() {
-  const Status status = communicator().chain->order(stream_, side_);
-  return status == Status::ok ? give_head_start() : status;
 }
 
 // Copy engines need no multiprocessor.

@@ -4,20 +4,21 @@
 //
 // Several chunks overlap if the agreement allows it, with the caller's stream (S) and one beside it (B):
 //
-//   S  encode 0 | nccl 0   | nccl 1             | nccl 2             | decode 2
-//   B           | encode 1 | decode 0, encode 2 | decode 1
+//   S  encode 0 | nccl 0   | nccl 1              | nccl 2              | nccl 3   | decode 3
+//   B           | encode 1 | encode 2 + decode 0 | encode 3 + decode 1 | decode 2
 //
-// The first encode and the last decode, which nothing can hide, stay on S, without a hop between streams. A half is
-// free for encode i+2 when B is through with decode i. S waits for each encode before its exchange and for all of B
-// before the last decode: whatever happens, B is rejoined when the call returns (rule R4). A call that is captured into
-// a graph stays on its stream.
+// The first encode and the last decode, which nothing can hide, stay on S, without a hop between streams. Encode i+2
+// and decode i are one launch, though both use the same half of the staging: the one writes inside this rank's slot,
+// the other reads the others' (and this rank's header where its encode has left a copy). S waits for each encode before
+// its exchange and for all of B before the last decode: whatever happens, B is rejoined when the call returns (rule
+// R4). A call that is captured into a graph stays on its stream.
 //
 // An exchange and the codec's work beside it become ready at the same moment, and NCCL's blocks, of which each needs
 // nearly all registers of a multiprocessor, would then find none until a whole encode or decode had drained: nothing
 // would overlap. So B stands back first, for long enough that NCCL's kernel has started. (Measured, all-gathers of
-// 1 GiB: at 25 GB/s 1.335 without overlap, 1.363 with, 1.379 with a head start, the same for 8 to 30 us; over NVLink
-// 1.07 with 10 us and 1.10 with 20. Streams of a higher priority for NCCL gain little: 1.366 and 1.05. A CUDA graph of
-// pause and decode would save 4 us of host time, but jobs that are profiled may crash if they launch graphs.)
+// 1 GiB at 25 GB/s: 1.335 without overlap, 1.369 with, 1.380 with 3 us of a head start, 1.388 with 8 to 30. Streams of
+// a higher priority for NCCL gain little: 1.366.) Copy engines need no multiprocessor, so B does not stand back for
+// them.
 //
 // Sequences are counted on the device, so that every replay has its own. The calls of a group on one communicator count
 // as one, whose chunks are numbered through: encodes of a later call may run before decodes of an earlier one.
@@ -42,7 +43,7 @@ class StaticLane : public GatherChunks {
   // From this size on an own shard's copy is worth four event calls: it then takes longer than those.
   static constexpr std::uint64_t side_copy_bytes = 8 << 20;
 
-  static constexpr std::uint32_t head_start_ns = 20'000;
+  static constexpr std::uint32_t head_start_ns = 10'000;
 
   template <typename Job>
   Job numbered(Job job) const {
@@ -52,24 +53,26 @@ class StaticLane : public GatherChunks {
     return job;
   }
 
-  bool overlaps() const;  // all of the lane's chunks, on one stream
-  Status enqueue_encode();
-  Status enqueue_copy();                  // of the own shard, with a call's first chunk
-  codec::ReceiveJob receive_job() const;  // of the current chunk
-  Status decode_beside();
+  bool overlaps() const;                  // all of the lane's chunks, on one stream
+  codec::EncodeJob encode_job() const;    // of the current chunk, once
+  codec::ReceiveJob receive_job() const;  // the same
+  Status encode_on_caller();
+  Status encode_beside();
+  bool takes_place_of(const codec::ReceiveJob& due);
+  Status enqueue_copy();
   Status decode_on_caller();
-  Status stand_back();       // the side stream waits for the caller's, then lets the next exchange start first
-  Status give_head_start();  // by the side stream
+  Status give_head_start();  // to the next exchange, by the side stream
   Status rejoin();           // the caller's stream waits for the side stream
 
   std::uint64_t chunks_ = 0;  // begun so far
   bool overlapping_ = false;
   codec::Stream side_ = nullptr;
-  bool side_used_ = false;                    // since the last rejoin
-  std::optional<codec::ReceiveJob> waiting_;  // until the next chunk's encode is on the side stream
-  const AllGatherCall* to_copy_ = nullptr;    // its own shard waits until the side stream has waited for the call
-  codec::Stream stream_ = nullptr;            // of the current chunk's caller
-  bool starts_run_ = false;                   // the chunk before was on another stream, or there was none
+  bool side_used_ = false;  // since the last rejoin
+  // Decodes beside later exchanges: of the last chunk, and of the one before it, which the next encode takes along.
+  std::optional<codec::ReceiveJob> waiting_;
+  std::optional<codec::ReceiveJob> due_;
+  codec::Stream stream_ = nullptr;  // of the current chunk's caller
+  bool starts_run_ = false;         // the chunk before was on another stream, or there was none
 };
 
 // Runs a batch of compressed calls over one or several communicators. A fault that kernels of an earlier call have

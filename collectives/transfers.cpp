@@ -28,8 +28,8 @@ Route route_by_size(std::uint64_t count, bool small) {
   return count == 0 || small ? Route::small : Route::compressed;
 }
 
-// The port tells two exchanges in flight apart; transfers are never two at a time.
-constexpr std::uint64_t only_half = 0;
+// The port tells exchanges in flight apart by their numbers; transfers are never two at a time.
+constexpr std::uint64_t only_number = 0;
 
 }  // namespace
 
@@ -141,7 +141,7 @@ Status TransferGroup::enqueue_encode(std::uint32_t room) const {
   job.pool_fraction = room;
   job.scratch = communicator_.transfers->scratch();
   job.message_counter = communicator_.port->message_counter();
-  communicator_.port->attach(only_half, &job);
+  communicator_.port->attach(only_number, &job);
   return communicator_.device->encode(job, lead());
 }
 
@@ -186,7 +186,7 @@ Status TransferGroup::enqueue_decode(std::uint32_t room, bool received) const {
   job.pool_fraction = room;
   job.any_sequence = true;
   OverflowPort& port = *communicator_.port;
-  return port.receive(port.receive_job(only_half, job), lead());
+  return port.receive(port.receive_job(only_number, job), lead());
 }
 
 Status TransferGroup::end() const {

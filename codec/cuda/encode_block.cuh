@@ -27,6 +27,7 @@ inline EncodeShared shared_arguments(const EncodeJob& job) {
   shared.sequence = job.sequence;
   shared.sequence_counter = job.sequence_counter;
   shared.message_counter = reinterpret_cast<unsigned long long*>(job.message_counter);
+  shared.header_copy = job.header_copy;
   shared.chunk = job.chunk;
   shared.overflow = job.outbox == nullptr ? static_cast<std::uint8_t*>(job.overflow) : nullptr;
   shared.outbox_capacity = job.outbox_capacity;
@@ -94,7 +95,7 @@ __device__ __noinline__ inline void announce_block(EncodeCounters* counters, uns
 __device__ __noinline__ inline bool write_header(std::uint8_t* message, EncodeCounters* counters, std::uint64_t count,
                                                  std::uint32_t pool_units, std::uint64_t escapes, std::uint32_t chunk,
                                                  std::uint64_t sequence, const std::uint64_t* sequence_counter,
-                                                 unsigned long long* message_counter) {
+                                                 unsigned long long* message_counter, MessageHeader* header_copy) {
   MessageHeader header{};
   header.magic = format_magic;
   header.version = format_version;
@@ -111,6 +112,7 @@ __device__ __noinline__ inline bool write_header(std::uint8_t* message, EncodeCo
   header.overflow_tiles = atomicExch(&counters->overflow_tiles, 0);
   counters->progress = 0;
   *reinterpret_cast<MessageHeader*>(message) = header;
+  if (header_copy != nullptr) *header_copy = header;
   return header.overflow_tiles != 0;
 }
 
@@ -203,9 +205,10 @@ __device__ __forceinline__ void encode_block(const Arguments& arguments) {
   bool overflows = false;
   if (progress >> escape_bits == (Arguments::several ? task.blocks : arguments.blocks(0))) {
     __threadfence();
-    overflows = write_header(message.bytes, &counters(), message.layout.count, message.layout.pool_units,
-                             progress & ((1ull << escape_bits) - 1), shared.chunk, shared.sequence,
-                             shared.sequence_counter, shared.message_counter);
+    overflows =
+        write_header(message.bytes, &counters(), message.layout.count, message.layout.pool_units,
+                     progress & ((1ull << escape_bits) - 1), shared.chunk, shared.sequence, shared.sequence_counter,
+                     shared.message_counter, Arguments::several ? nullptr : shared.header_copy);
   }
   if (shared.outbox != nullptr && __syncthreads_or(overflows) != 0)
     ship<warps>(arguments, Arguments::several ? task.index : 0);

@@ -21,6 +21,7 @@ struct ReceiveShared {
   ExchangeCounters* counters;
   const std::uint64_t* started_ns;
   unsigned long long* advance;
+  const MessageHeader* own_header;
   bool first;
   bool last;
 };
@@ -35,6 +36,7 @@ inline ReceiveShared shared_arguments(const ReceiveJob& job) {
   shared.counters = job.counters;
   shared.started_ns = job.started_ns;
   shared.advance = reinterpret_cast<unsigned long long*>(job.advance);
+  shared.own_header = job.own_header;
   shared.first = true;
   shared.last = true;
   return shared;
@@ -200,7 +202,8 @@ __device__ bool examine(const ReceiveArguments<Messages>& arguments, unsigned in
   if (index - lane_id() >= messages.count) return false;
   if (index < messages.count) {
     const ReceivedPlace message = messages.place(index);
-    const MessageHeader& header = message.header();
+    const MessageHeader* own = messages.skips(index) ? arguments.shared.own_header : nullptr;
+    const MessageHeader& header = own != nullptr ? *own : message.header();
     const Status status = arguments.shared.checks.check(header, message.layout);
     if (status == Status::ok) {
       values = message.layout.count;

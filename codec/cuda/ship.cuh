@@ -32,6 +32,7 @@ struct EncodeShared {
   std::uint64_t sequence;
   const std::uint64_t* sequence_counter;
   unsigned long long* message_counter;
+  MessageHeader* header_copy;  // of a single message
   std::uint64_t outbox_capacity;
   std::uint32_t* outbox_lock;
   const std::uint32_t* release;

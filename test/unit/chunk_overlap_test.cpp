@@ -1,5 +1,6 @@
 // Chunks of calls in mode static that overlap on a side stream: what they must be ordered by, and what the caller's
 // stream waits for, whatever fails.
+#include <utility>
 #include <vector>
 
 #include "collectives/all_gather.hpp"
@@ -31,6 +32,7 @@ TEST_CASE("chunks of a call overlap on a side stream, in order") {
         const cudaStream_t stream = stream_of(1 + chunks % 2);
         ranks.world.gathers = 0;
         ranks.states[0]->device.pauses = 0;
+        ranks.states[0]->device.together = 0;
         ranks.gather_group({{chunks * chunk - 5, in_place, stream}}, in_place ? Data::mixture : Data::random, chunks);
         ranks.require_equal();
         ranks.require_ordered(stream);
@@ -38,22 +40,28 @@ TEST_CASE("chunks of a call overlap on a side stream, in order") {
         REQUIRE(ranks.states[0]->device.order.streams() >= 2);
         // One encode and all decodes but the last let an exchange start first.
         REQUIRE(ranks.states[0]->device.pauses == static_cast<int>(chunks));
+        REQUIRE(ranks.states[0]->device.together == static_cast<int>(chunks) - 2);
       }
     }
   }
 }
 
-TEST_CASE("copy engines need no head start") {
+TEST_CASE("copy engines need no head start, and slots where other ranks have them") {
   StaticRanks ranks(2, 16);
   for (const auto& state : ranks.states) {
     state->communicator.agreement.copy_engines = true;
   }
   const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
-  ranks.gather_group({{3 * chunk, false, stream_of(1)}}, Data::mixture, 1);
-  ranks.require_equal();
-  ranks.require_ordered(stream_of(1));
-  REQUIRE(ranks.states[0]->device.order.streams() >= 2);
-  REQUIRE(ranks.states[0]->device.pauses == 0);
+  for (const auto& [values, together] : {std::pair{4 * chunk, 2}, std::pair{4 * chunk - 5000, 1}}) {
+    CAPTURE(values);
+    ranks.states[0]->device.together = 0;
+    ranks.gather_group({{values, false, stream_of(1)}}, Data::mixture, 1);
+    ranks.require_equal();
+    ranks.require_ordered(stream_of(1));
+    REQUIRE(ranks.states[0]->device.order.streams() >= 2);
+    REQUIRE(ranks.states[0]->device.pauses == 0);
+    REQUIRE(ranks.states[0]->device.together == together);  // the last chunk's decode is no such one's
+  }
 }
 
 TEST_CASE("a call of one chunk, or under rule R5's condition, stays on its stream") {

@@ -22,6 +22,11 @@ constexpr std::uint64_t base_sequence = 70;
 constexpr std::uint64_t first_call = 3;  // what the sequence counter holds
 constexpr std::uint8_t stale = 0x42;     // tails that claim entries in the overflow, as a former message's might
 
+template <typename T>
+T* unaligned(T* pointer) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(pointer) + 1);
+}
+
 void require_ok(Status status) {
   if (status != Status::ok) {
     throw std::runtime_error("a job was refused: " + std::to_string(static_cast<int>(status)));
@@ -50,10 +55,13 @@ class Gather {
     std::uint32_t* release;
     void* room;
     void* scratch;
-    std::uint64_t* words;  // sequence counter, lock, two start times
+    std::uint64_t* words;           // sequence counter, lock, two start times
+    codec::MessageHeader* headers;  // of the own messages, chunks in turn
     std::uint16_t* input;
     std::uint16_t* output;
-    std::vector<std::uint8_t*> rows;  // a chunk's messages, by rank
+    // A chunk's messages, by rank: where it can be, the own one lies inside that of the chunk before.
+    std::vector<std::uint8_t*> rows;
+    std::vector<Block> sent;          // the own messages, by chunk
     std::vector<Message> references;  // by chunk
     codec::ExchangeCounters expected{};
   };
@@ -105,12 +113,16 @@ Gather::Gather(Machine& machine, const GatherShape& shape, std::span<const Fill>
     rank.scratch = filled<void>(codec::encode_scratch_bytes, 0);
     rank.words = filled<std::uint64_t>(4 * sizeof(std::uint64_t), 0);
     machine.upload(rank.words, &first_call, sizeof(first_call));
+    rank.headers = filled<codec::MessageHeader>(2 * sizeof(codec::MessageHeader), stale);
     for (std::size_t chunk = 0; chunk < chunks(); ++chunk) {
       const auto values = make_values(fills[chunk * shape.ranks + r], shape.counts[chunk], 100 * chunk + r);
       values_[r].insert(values_[r].end(), values.begin(), values.end());
       rank.references.push_back(
           encode(values, shape.pool_fraction, base_sequence + first_call, static_cast<std::uint32_t>(chunk)));
-      rank.rows.push_back(filled<std::uint8_t>(shape.ranks * layout(chunk).static_bytes, stale));
+      const std::uint64_t bytes = layout(chunk).static_bytes;
+      const std::uint64_t former_bytes = chunk != 0 ? layout(chunk - 1).static_bytes : 0;
+      rank.rows.push_back(!lists_encodes() && bytes <= former_bytes ? rank.rows[chunk - 1] + r * (former_bytes - bytes)
+                                                                    : filled<std::uint8_t>(shape.ranks * bytes, stale));
     }
     rank.input = filled<std::uint16_t>((shard + 1) * value_bytes, 0, shape.input_offset * value_bytes);
     machine.upload(rank.input, values_[r].data(), shard * value_bytes);
@@ -146,6 +158,7 @@ codec::EncodeJob Gather::encode_job(std::uint32_t r, std::size_t chunk) const {
   job.outbox_lock = reinterpret_cast<std::uint32_t*>(rank.words + 1);
   job.release = rank.release;
   job.started_ns = rank.words + 2 + chunk % 2;
+  job.header_copy = rank.headers + chunk % 2;
   return job;
 }
 
@@ -170,6 +183,7 @@ codec::ReceiveJob Gather::receive_job(std::uint32_t r, std::size_t chunk) const 
   job.counters = rank.counters;
   job.started_ns = rank.words + 2 + chunk % 2;
   job.advance = chunk + 1 == chunks() ? rank.words : nullptr;
+  job.own_header = lists_encodes() ? nullptr : rank.headers + chunk % 2;  // lists leave no copy
   return job;
 }
 
@@ -239,8 +253,12 @@ void Gather::run() {
         }
       }
     }
+    machine_.finish();
+    for (std::uint32_t r = 0; chunk < chunks() && r < shape_.ranks; ++r) {
+      const std::uint64_t bytes = layout(chunk).static_bytes;
+      machine_.download(ranks_[r].sent.emplace_back(bytes).data(), ranks_[r].rows[chunk] + r * bytes, bytes);
+    }
   }
-  machine_.finish();
   for (const Rank& rank : ranks_) {  // a record's last piece, which nobody but the server waits for
     while (codec::load_acquire(rank.outbox->taken) != rank.outbox->posted) {
       std::this_thread::yield();
@@ -257,9 +275,8 @@ std::string Gather::check_message(std::uint32_t r, std::size_t chunk) {
               .pool_fraction = reference.pool_fraction,
               .sequence = reference.sequence,
               .chunk = reference.chunk,
-              .bytes = Block(sections.static_bytes),
+              .bytes = Block(ranks_[r].sent[chunk].bytes()),
               .overflow = Block(reference.overflow.size())};
-  machine_.download(got.bytes.data(), ranks_[r].rows[chunk] + r * sections.static_bytes, sections.static_bytes);
   const auto same = [&](std::uint64_t begin, std::uint64_t end) {
     return std::memcmp(got.bytes.data() + begin, reference.bytes.data() + begin, end - begin) == 0;
   };
@@ -395,6 +412,8 @@ std::string refuse_beside(Machine& machine) {
       [](codec::EncodeJob& encode, codec::ReceiveJob&) { encode.message = nullptr; },
       [](codec::EncodeJob& encode, codec::ReceiveJob&) { encode.outbox_lock = nullptr; },
       [](codec::EncodeJob& encode, codec::ReceiveJob&) { encode.pool_fraction = codec::max_pool_fraction + 1; },
+      [](codec::EncodeJob& encode, codec::ReceiveJob&) { encode.header_copy = unaligned(encode.header_copy); },
+      [](codec::EncodeJob&, codec::ReceiveJob& receive) { receive.own_header = unaligned(receive.own_header); },
       [](codec::EncodeJob&, codec::ReceiveJob& receive) { receive.decode.values = nullptr; },
       [](codec::EncodeJob&, codec::ReceiveJob& receive) { receive.decode.message_stride += 1; },
       [](codec::EncodeJob&, codec::ReceiveJob& receive) { receive.counters = nullptr; },

@@ -1,5 +1,5 @@
 // All-gathers in chunks between ranks of one process, on whatever runs the jobs: each chunk's encode beside the receive
-// of the chunk before (Device::encode_and_receive), every byte and counter compared.
+// of the chunk before (Device::encode_and_receive), whose own message it overwrites; every byte and counter compared.
 #pragma once
 
 #include <cstdint>

@@ -139,6 +139,7 @@ class LoopbackDevice final : public codec::Device {
   int allocations = 0;  // alive
   int decodes = 0;      // enqueued
   int pauses = 0;
+  int together = 0;  // encodes and decodes in one launch
   bool never_done = false;
   std::uint64_t memory_limit = ~std::uint64_t{0};
 
@@ -146,7 +147,7 @@ class LoopbackDevice final : public codec::Device {
   Status count();
   bool captured(codec::Stream stream) const { return capturing_.count(stream) != 0; }
   void note(const codec::EncodeJob& job, codec::Stream stream);
-  void note(const codec::DecodeJob& job, codec::Stream stream);
+  void note(const codec::DecodeJob& job, const codec::MessageHeader* own_header, codec::Stream stream);
   void note(const codec::ReceiveJob& job, codec::Stream stream);
 
   std::set<codec::Stream> capturing_;               // streams of the capture that is under way

@@ -236,14 +236,20 @@ void LoopbackDevice::note(const codec::EncodeJob& job, codec::Stream stream) {
   order.reads(job.sequence_counter, sizeof(*job.sequence_counter), stream);
   order.writes(job.message_counter, sizeof(*job.message_counter), stream);
   order.writes(job.started_ns, sizeof(*job.started_ns), stream);
+  order.writes(job.header_copy, sizeof(*job.header_copy), stream);
 }
 
-void LoopbackDevice::note(const codec::DecodeJob& job, codec::Stream stream) {
+void LoopbackDevice::note(const codec::DecodeJob& job, const codec::MessageHeader* own_header, codec::Stream stream) {
   order.reads(job.sequence_counter, sizeof(*job.sequence_counter), stream);
   for (std::uint32_t index = 0; index < codec::message_total(job); ++index) {
     const codec::DecodeItem item = codec::message_of(job, index);
-    order.reads(item.message, codec::Layout::of(item.count, job.pool_fraction).static_bytes, stream);
-    if (!(job.items == nullptr && index == job.skip)) {
+    const bool own = codec::is_skipped(job, index);
+    if (own && own_header != nullptr) {
+      order.reads(own_header, sizeof(*own_header), stream);
+    } else {
+      order.reads(item.message, codec::Layout::of(item.count, job.pool_fraction).static_bytes, stream);
+    }
+    if (!own) {
       order.writes(item.values, item.count * sizeof(std::uint16_t), stream);
     }
   }
@@ -258,7 +264,7 @@ Status LoopbackDevice::decode(const codec::DecodeJob& given, codec::Stream strea
   ++decodes;
   return submit(stream, [this, job = given](codec::Stream actual) {
     order.step(actual);
-    note(job, actual);
+    note(job, nullptr, actual);
     return codec::HostEngine<codec::Bf16Traits>::decode(job);
   });
 }
@@ -280,7 +286,7 @@ Status LoopbackDevice::receive(const codec::ReceiveJob& given, codec::Stream str
 }
 
 void LoopbackDevice::note(const codec::ReceiveJob& job, codec::Stream stream) {
-  note(job.decode, stream);
+  note(job.decode, job.own_header, stream);
   order.writes(job.room, job.mailbox_capacity, stream);
   order.writes(job.advance, sizeof(*job.advance), stream);
   order.writes(job.mailbox, sizeof(codec::Mailbox), stream);
@@ -295,6 +301,7 @@ Status LoopbackDevice::encode_and_receive(const codec::EncodeJob& encode, const 
     return status;
   }
   decodes += codec::message_total(receive.decode) == 0 ? 0 : 1;
+  ++together;
   const auto run = [this, encode, receive, encodes = copy_of(encode.items, encode.item_count),
                     decodes = copy_of(receive.decode.items, receive.decode.item_count)](codec::Stream actual) {
     const codec::EncodeJob first = with_list(encode, encodes);
