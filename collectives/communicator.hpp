@@ -9,6 +9,7 @@
 
 #include "codec/device.hpp"
 #include "collectives/call_chain.hpp"
+#include "collectives/chunk_plan.hpp"
 #include "collectives/nccl_table.hpp"
 #include "collectives/overflow_port.hpp"
 #include "collectives/own_streams.hpp"
@@ -35,9 +36,10 @@ struct Agreement {
   bool all_gather = false;          // compress ncclAllGather
   // Mode static: a call's chunks overlap on streams beside the caller's. Not if a rank is under rule R5's condition.
   bool overlap = false;
-  bool all_to_all = false;      // compress ncclAlltoAll
-  bool point_to_point = false;  // compress ncclSend and ncclRecv
-  bool copy_engines = false;    // all-gathers' staging is a window, so that NCCL moves it without kernels
+  bool all_to_all = false;                           // compress ncclAlltoAll
+  bool point_to_point = false;                       // compress ncclSend and ncclRecv
+  std::uint64_t call_ns = ChunkPlan::local_call_ns;  // what one more NCCL call costs
+  bool copy_engines = false;  // all-gathers' staging is a window, so that NCCL moves it without kernels
 
   bool any() const { return all_gather || all_to_all || point_to_point; }
 };

@@ -15,10 +15,15 @@ auto at(Pointer* base, std::uint64_t bytes) {
 
 }  // namespace
 
-GatherChunks::GatherChunks(Communicator& communicator)
-    : GatherChunks(communicator, Staging::chunk_values(communicator.agreement.staging_bytes, communicator.rank_count,
-                                                       communicator.agreement.exchange == Exchange::fixed,
-                                                       communicator.agreement.pool_fraction)) {}
+GatherChunks::GatherChunks(Communicator& communicator) : communicator_(communicator) {
+  const Agreement& agreed = communicator.agreement;
+  const bool fixed = agreed.exchange == Exchange::fixed;
+  limits_.half = Staging::chunk_values(agreed.staging_bytes, communicator.rank_count, fixed, agreed.pool_fraction);
+  limits_.whole =
+      fixed ? Staging::whole_values(agreed.staging_bytes, communicator.rank_count, agreed.pool_fraction) : limits_.half;
+  limits_.overlap = agreed.overlap;
+  limits_.call_ns = agreed.call_ns;
+}
 
 Bucket& GatherChunks::bucket(const AllGatherCall& call) const {
   const auto ranks = static_cast<std::uint64_t>(communicator_.rank_count);
@@ -26,8 +31,7 @@ Bucket& GatherChunks::bucket(const AllGatherCall& call) const {
 }
 
 ChunkPlan GatherChunks::plan(const AllGatherCall& call) const {
-  return ChunkPlan::of(call.count, static_cast<std::uint64_t>(communicator_.rank_count), largest_,
-                       communicator_.agreement.overlap);
+  return ChunkPlan::of(call.count, static_cast<std::uint64_t>(communicator_.rank_count), limits_);
 }
 
 std::byte* GatherChunks::own_shard(const AllGatherCall& call) const {

@@ -26,8 +26,9 @@ struct Chunk {
 // One communicator's calls, one after the other, in chunks. The base of a mode's lane.
 class GatherChunks {
  public:
-  // Chunks of at most `largest` values of a rank: what passes through a staging slot, or less.
-  GatherChunks(Communicator& communicator, std::uint64_t largest) : communicator_(communicator), largest_(largest) {}
+  // Chunks of at most `largest` values of a rank: what passes through a slot of half the staging, or less.
+  GatherChunks(Communicator& communicator, std::uint64_t largest)
+      : communicator_(communicator), limits_{.half = largest, .whole = largest} {}
   explicit GatherChunks(Communicator& communicator);
   void add(const AllGatherCall& call) { calls_.push_back(&call); }
 
@@ -53,7 +54,12 @@ class GatherChunks {
   codec::EncodeJob encode_job(const Chunk& chunk) const;  // overflow into the half's last slot
   codec::DecodeJob decode_job(const Chunk& chunk) const;
   Staging::Half& half_of(const Chunk& chunk) const { return communicator_.staging->half(chunk.half); }
-  std::byte* slots_of(const Chunk& chunk) const { return half_of(chunk).slots + chunk.offset; }
+  // A chunk that is too large for a half has both of them, and no other chunk beside it.
+  bool has_whole(const AllGatherCall& call) const { return plan(call).values > limits_.half; }
+  std::byte* slots_of(const Chunk& chunk) const {
+    const bool whole = chunk.layout.static_bytes > communicator_.staging->slot_bytes();
+    return whole ? communicator_.staging->half(0).slots : half_of(chunk).slots + chunk.offset;
+  }
   std::byte* own_slot(const Chunk& chunk) const {
     return slots_of(chunk) + static_cast<std::uint64_t>(communicator_.rank) * chunk.layout.static_bytes;
   }
@@ -65,7 +71,7 @@ class GatherChunks {
   std::byte* own_shard(const AllGatherCall& call) const;
 
   Communicator& communicator_;
-  std::uint64_t largest_;
+  ChunkPlan::Limits limits_;
   std::vector<const AllGatherCall*> calls_;
   std::size_t next_call_ = 0;
   std::uint64_t next_value_ = 0;

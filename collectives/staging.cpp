@@ -36,6 +36,11 @@ std::uint64_t Staging::chunk_values(std::uint64_t bytes, int rank_count, bool wi
   return codec::largest_count(with_overflow ? std::min(slot, RecordTransport::most_bytes) : slot, pool_fraction);
 }
 
+std::uint64_t Staging::whole_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction) {
+  return codec::largest_count(std::min(halves * slot_bytes(bytes, rank_count, true), RecordTransport::most_bytes),
+                              pool_fraction);
+}
+
 Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                  const NcclTable* windows)
     : device_(device),

@@ -35,6 +35,8 @@ class Staging {
   // Pure: values of one rank that pass through a slot at once.
   static std::uint64_t chunk_values(std::uint64_t bytes, int rank_count, bool with_overflow,
                                     std::uint32_t pool_fraction);
+  // The same for a chunk that has both halves, in mode static (`with_overflow`).
+  static std::uint64_t whole_values(std::uint64_t bytes, int rank_count, std::uint32_t pool_fraction);
 
   // Reserves the memory, for up to `rank_count` ranks. `with_overflow`: for exchange mode static, in which overflow
   // leaves through an overflow port, so that it takes no slot, and chunks overlap on a side stream. With `windows` the

@@ -9,11 +9,11 @@ namespace zipccl::collectives {
 
 bool StaticLane::overlaps() const {
   const AllGatherCall& first = *calls().front();
-  const auto same_stream = [&](const AllGatherCall* call) {
-    return call->stream == first.stream && call->capture == 0;
+  const auto fits = [&](const AllGatherCall* call) {
+    return call->stream == first.stream && call->capture == 0 && !has_whole(*call);
   };
   return communicator().agreement.overlap && (calls().size() > 1 || plan(first).chunks > 1) &&
-         std::ranges::all_of(calls(), same_stream);
+         std::ranges::all_of(calls(), fits);
 }
 
 Outcome StaticLane::encode_next() {

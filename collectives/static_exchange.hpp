@@ -53,7 +53,7 @@ class StaticLane : public GatherChunks {
     return job;
   }
 
-  bool overlaps() const;                  // all of the lane's chunks, on one stream
+  bool overlaps() const;  // all of the lane's chunks, on one stream, each of which needs but half of the staging
   codec::EncodeJob encode_job() const;    // of the current chunk, once
   codec::ReceiveJob receive_job() const;  // the same
   Status encode_on_caller();

@@ -235,6 +235,9 @@ collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, swi
   agreed.exchange = settings.exchange;
   agreed.pool_fraction = pool_fraction_of(settings.pool_bytes);
   agreed.staging_bytes = staging_bytes;
+  if (slowest_link == switcher::LinkClass::network) {
+    agreed.call_ns = collectives::ChunkPlan::network_call_ns;
+  }
   const std::optional<std::uint64_t> min_bytes = settings.min_bytes ? settings.min_bytes : automatic_min(slowest_link);
   agreed.all_gather = settings.collectives.all_gather && min_bytes.has_value();
   agreed.all_to_all = settings.collectives.all_to_all && min_bytes.has_value();

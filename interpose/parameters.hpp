@@ -27,8 +27,7 @@
     "MiB; it grows as they need it")                                                                                \
   X(copy_engines, "ZIPCCL_COPY_ENGINES", Flag, "0", "0, 1",                                                         \
     "1: all-gathers over NVLink are compressed too, through the GPUs' copy engines (NCCL 2.28 and newer); "         \
-    "communicators reserve staging when they are made and start as with now, and NCCL_CTA_POLICY, if it is not "    \
-    "set, becomes 2; must be the same on all ranks")                                                                \
+    "communicators reserve staging when they are made and start as with now; must be the same on all ranks")        \
   X(ignore_max_connections, "ZIPCCL_IGNORE_MAX_CONNECTIONS", Flag, "0", "0, 1",                                     \
     "1: compress all-gathers although CUDA_DEVICE_MAX_CONNECTIONS is below 8; must be the same on all ranks")       \
   X(report_directory, "ZIPCCL_REPORT", Text, "", "a folder",                                                        \

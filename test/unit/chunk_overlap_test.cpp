@@ -26,7 +26,7 @@ TEST_CASE("chunks of a call overlap on a side stream, in order") {
   for (const int count : {2, 3, 5}) {
     StaticRanks ranks(count, 16);
     const std::uint64_t chunk = Staging::chunk_values(staging_bytes, count, true, 16);
-    for (const std::uint64_t chunks : {2, 3, 7}) {
+    for (const std::uint64_t chunks : {3, 4, 7}) {
       for (const bool in_place : {true, false}) {
         CAPTURE(count, chunks, in_place);
         const cudaStream_t stream = stream_of(1 + chunks % 2);
@@ -41,6 +41,30 @@ TEST_CASE("chunks of a call overlap on a side stream, in order") {
         // One encode and all decodes but the last let an exchange start first.
         REQUIRE(ranks.states[0]->device.pauses == static_cast<int>(chunks));
         REQUIRE(ranks.states[0]->device.together == static_cast<int>(chunks) - 2);
+      }
+    }
+  }
+}
+
+TEST_CASE("a call that fits into all of the staging is one chunk, with no other beside it") {
+  for (const int count : {2, 3, 5}) {
+    StaticRanks ranks(count, 16);
+    const std::uint64_t half = Staging::chunk_values(staging_bytes, count, true, 16);
+    const std::uint64_t whole = Staging::whole_values(staging_bytes, count, 16);
+    REQUIRE(whole >= 2 * half);
+    for (const std::uint64_t values : {half + 1, whole}) {
+      for (const bool in_place : {true, false}) {
+        CAPTURE(count, values, in_place);
+        ranks.world.gathers = 0;
+        ranks.gather_group({{values, in_place, stream_of(1)}}, Data::mixture, values);
+        ranks.require_equal();
+        REQUIRE(ranks.world.gathers == 1);
+        ranks.gather_group({{half, in_place, stream_of(1)}, {values, in_place, stream_of(1)}, {7, true, stream_of(1)}},
+                           Data::random, values);
+        ranks.require_equal();
+        ranks.require_ordered(stream_of(1));
+        REQUIRE(ranks.world.gathers == 4);
+        REQUIRE(ranks.states[0]->device.order.streams() == 1);
       }
     }
   }

@@ -91,6 +91,15 @@ TEST_CASE("where the user names no smallest size, the slowest link does") {
   }
 }
 
+TEST_CASE("a call more costs most on a network") {
+  using zipccl::collectives::ChunkPlan;
+  const Configuration own = parse_configuration({});
+  CHECK(own.agreement(0, LinkClass::network).call_ns == ChunkPlan::network_call_ns);
+  for (const LinkClass link : {LinkClass::same_device, LinkClass::nvlink, LinkClass::pcie, LinkClass::shared_memory}) {
+    CHECK(own.agreement(0, link, link == LinkClass::nvlink).call_ns == ChunkPlan::local_call_ns);
+  }
+}
+
 TEST_CASE("an empty value is an unset one") {
   const Configuration own = parse_configuration({{"ZIPCCL", ""}, {"ZIPCCL_POOL", ""}});
   CHECK(own.errors.empty());
