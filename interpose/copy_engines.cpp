@@ -13,16 +13,20 @@ namespace zipccl::interpose {
 
 namespace {
 
-// NCCL reads the variable when the process makes its first communicator.
-bool has_copy_policy() {
-  constexpr const char* variable = "NCCL_CTA_POLICY";
-  constexpr const char* no_kernels = "2";
-  setenv(variable, no_kernels, 0);
-  const char* set = std::getenv(variable);
-  return set != nullptr && std::string_view(set) == no_kernels;
-}
+bool has_copy_policy = false;
 
 }  // namespace
+
+void choose_copy_policy() {
+  constexpr const char* variable = "NCCL_CTA_POLICY";
+  constexpr const char* no_kernels = "2";
+  if (!configuration().settings.copy_engines) {
+    return;
+  }
+  setenv(variable, no_kernels, 0);
+  const char* set = std::getenv(variable);
+  has_copy_policy = set != nullptr && std::string_view(set) == no_kernels;
+}
 
 std::string why_no_copy_engines() {
   const Settings& own = configuration().settings;
@@ -37,7 +41,7 @@ std::string why_no_copy_engines() {
   if (Group::open()) {
     return "its communicator is made in a group";  // perhaps with others, whose order ranks need not share
   }
-  return has_copy_policy() ? "" : "NCCL_CTA_POLICY is set to another value than 2";
+  return has_copy_policy ? "" : "NCCL_CTA_POLICY is set to another value than 2";
 }
 
 ncclResult_t register_staging(CommState& state) {

@@ -10,8 +10,11 @@
 
 namespace zipccl::interpose {
 
+// Once, before the process makes its first communicator, of whatever kind: sets NCCL_CTA_POLICY unless the user has.
+// NCCL reads it then, and never again; ranks of which only some have it would wait for each other in different ways.
+void choose_copy_policy();
+
 // Before a communicator's real init, on one rank: what keeps its staging from becoming a window; empty if nothing does.
-// Sets NCCL_CTA_POLICY unless the user has.
 std::string why_no_copy_engines();
 
 // After the real init, on all ranks of the communicator together: blocks until they have come. The staging must be from

@@ -440,6 +440,7 @@ void announce_configuration() {
   static std::once_flag once;
   std::call_once(once, [] {
     watch_forks();
+    choose_copy_policy();
     for (const std::string& error : configuration().errors) {
       log::write(LogLevel::error, "%s; communicators stay native on all ranks", error.c_str());
     }

@@ -256,6 +256,7 @@ ncclResult_t init_rank_scalable(ncclComm_t* comm, int ranks, int rank, int id_co
 }
 
 ncclResult_t init_all(ncclComm_t* comms, int device_count, const int* devices) {
+  announce_configuration();
   std::vector<int> list(devices, devices + (devices != nullptr && device_count > 0 ? device_count : 0));
   return issue(
       [=](const NcclTable& nccl) {

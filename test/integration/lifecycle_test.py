@@ -133,6 +133,16 @@ class Lifecycle(preload_case.Case):
         self.assertEqual(results[0].err, "")
         self.assertEqual(self.reports()[0]["communicators"][0]["reason"], "it has one rank")
 
+    def test_copy_policy_whatever_the_first_communicator_is(self):
+        """NCCL reads the variable for the process's first communicator, which ranks need not share."""
+        for scenario, ranks in (("all-gather", 1), ("init-all", 1), ("nonblocking", 2)):
+            with self.subTest(scenario):
+                for result in self.again(scenario, ranks=ranks, ZIPCCL_COPY_ENGINES=1):
+                    self.assertIn("policy 2", result.out)
+        self.assertIn("policy 0", self.again("all-gather", ranks=1, NCCL_CTA_POLICY=0)[0].out)
+        results = self.again("all-gather", ranks=1, NCCL_CTA_POLICY=None, ZIPCCL_COPY_ENGINES=0)
+        self.assertNotIn("policy", results[0].out)
+
     def test_churn(self):
         """Open files and memory do not grow with communicators that come and go."""
         for result in self.launch("churn", "150", ZIPCCL_REPORT=None, ZIPCCL_DEBUG="WARN", ZIPCCL_STAGING_MB=1,

@@ -478,6 +478,9 @@ extern "C" __attribute__((visibility("default"))) int run_job(int argc, char** a
   } else if (const auto found = scenarios.find(name); found != scenarios.end()) {
     result = found->second();
   }
+  if (const char* policy = std::getenv("NCCL_CTA_POLICY")) {
+    std::printf("policy %s\n", policy);
+  }
   if (result == 0) {
     std::puts("done");
   }
