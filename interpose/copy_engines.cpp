@@ -13,6 +13,8 @@ namespace zipccl::interpose {
 
 namespace {
 
+constexpr int first_version = 22800;  // 2.27 has windows, for kernels alone
+
 bool has_copy_policy = false;
 
 }  // namespace
@@ -34,9 +36,11 @@ std::string why_no_copy_engines() {
   if (own.exchange != collectives::Exchange::fixed || !own.collectives.all_gather) {
     return "ZIPCCL_EXCHANGE or ZIPCCL_COLLECTIVES leaves them nothing to do";
   }
-  if (!nccl.has(&NcclTable::ncclMemAlloc) || !nccl.has(&NcclTable::ncclMemFree) ||
+  int version = 0;
+  if (call_real<&NcclTable::ncclGetVersion>(&version) != ncclSuccess || version < first_version ||
+      !nccl.has(&NcclTable::ncclMemAlloc) || !nccl.has(&NcclTable::ncclMemFree) ||
       !nccl.has(&NcclTable::ncclCommWindowRegister)) {
-    return "NCCL " + nccl.version_text() + " has no windows; 2.28 has";
+    return "NCCL " + nccl.version_text() + " does not move windows with copy engines; 2.28 does";
   }
   if (Group::open()) {
     return "its communicator is made in a group";  // perhaps with others, whose order ranks need not share

@@ -143,6 +143,12 @@ class Lifecycle(preload_case.Case):
         results = self.again("all-gather", ranks=1, NCCL_CTA_POLICY=None, ZIPCCL_COPY_ENGINES=0)
         self.assertNotIn("policy", results[0].out)
 
+    def test_nccl_without_copy_engines(self):
+        for version, said in ((22707, True), (22809, False)):
+            results = self.again("all-gather", ZIPCCL_COPY_ENGINES=1, STANDIN_VERSION=version)
+            for result in results:
+                self.assertEqual("no copy engines: NCCL 2.27.7 does not" in result.err, said, result.err)
+
     def test_churn(self):
         """Open files and memory do not grow with communicators that come and go."""
         for result in self.launch("churn", "150", ZIPCCL_REPORT=None, ZIPCCL_DEBUG="WARN", ZIPCCL_STAGING_MB=1,
