@@ -44,7 +44,7 @@
 
 namespace zipccl::switcher {
 
-inline constexpr std::uint16_t protocol_version = 3;
+inline constexpr std::uint16_t protocol_version = 4;
 inline constexpr std::size_t secret_bytes = 16;
 inline constexpr std::size_t frame_header_bytes = 5;
 inline constexpr std::size_t hello_prefix_bytes = 30;

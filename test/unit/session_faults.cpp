@@ -243,8 +243,8 @@ TEST_CASE("another protocol version is refused with both versions, and the verdi
   frame[frame_header_bytes] = 9;
   other.send(frame);
   REQUIRE(other.receive() == MessageType::refuse);
-  CHECK(other.refusal() == "rank 1 speaks session protocol 9, the root 3");
-  CHECK(native_reason(*rendezvous, id, *one) == "rank 1 speaks session protocol 9, the root 3");
+  CHECK(other.refusal() == "rank 1 speaks session protocol 9, the root 4");
+  CHECK(native_reason(*rendezvous, id, *one) == "rank 1 speaks session protocol 9, the root 4");
 }
 
 TEST_CASE("a malformed hello with the right secret makes the communicator native") {
