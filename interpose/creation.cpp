@@ -432,6 +432,7 @@ ncclResult_t Creation::fail(ncclComm_t* comm, ncclResult_t result) {
 
 void Creation::free_staging() {
   if (device_ != nullptr) {
+    unregister_staging(*state_);  // of a communicator that lives on if its ranks cannot connect
     StagingPool::instance().release(*device_, std::move(state_->communicator.staging));
   }
 }
