@@ -175,14 +175,56 @@ void StaticLane::abandon() {
   GatherChunks::abandon();
 }
 
+namespace {
+
+Outcome run(std::span<const AllGatherCall> calls) {
+  return run_lanes(make_lanes<StaticLane>(calls),
+                   [](const std::vector<std::unique_ptr<StaticLane>>&) { return Outcome{}; });
+}
+
+// NCCL before 2.29.7 fails if copy engines are to move anything on the legacy default stream (its issue 2003).
+bool on_unfit_stream(const AllGatherCall& call) {
+  const auto legacy = reinterpret_cast<codec::Stream>(std::uintptr_t{1});  // cudaStreamLegacy
+  return call.communicator->agreement.copy_engines && (call.stream == nullptr || call.stream == legacy);
+}
+
+// On streams of their own, between two hops.
+Outcome run_on_substitutes(std::span<const AllGatherCall> calls) {
+  std::vector<AllGatherCall> moved(calls.begin(), calls.end());
+  Status status = Status::ok;
+  for (AllGatherCall& call : moved) {
+    if (status == Status::ok && on_unfit_stream(call)) {
+      const codec::Stream caller = call.stream;
+      status = call.communicator->staging->substitute(caller, &call.stream);
+      status = status == Status::ok ? call.communicator->chain->order(caller, call.stream) : status;
+    }
+  }
+  if (status != Status::ok) {
+    return Outcome::of(status);
+  }
+  const Outcome outcome = run(moved);
+  for (std::size_t index = 0; index < moved.size(); ++index) {
+    CallChain& chain = *calls[index].communicator->chain;
+    if (moved[index].stream != calls[index].stream) {
+      const Status back = chain.order(moved[index].stream, calls[index].stream);
+      if (back != Status::ok) {
+        static_cast<void>(chain.order(moved[index].stream, calls[index].stream));  // as after any failure
+      }
+      status = status == Status::ok ? back : status;
+    }
+  }
+  return outcome.ok() ? Outcome::of(status) : outcome;
+}
+
+}  // namespace
+
 Outcome static_all_gather(std::span<const AllGatherCall> calls) {
   for (const AllGatherCall& call : calls) {
     if (call.capture != 0) {
       call.communicator->port->set_captured();
     }
   }
-  return run_lanes(make_lanes<StaticLane>(calls),
-                   [](const std::vector<std::unique_ptr<StaticLane>>&) { return Outcome{}; });
+  return std::ranges::any_of(calls, on_unfit_stream) ? run_on_substitutes(calls) : run(calls);
 }
 
 }  // namespace zipccl::collectives

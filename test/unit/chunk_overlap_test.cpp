@@ -88,6 +88,28 @@ TEST_CASE("copy engines need no head start, and slots where other ranks have the
   }
 }
 
+TEST_CASE("copy engines move nothing on the default stream, which waits for all the same") {
+  const bool copy_engines = GENERATE(true, false);
+  StaticRanks ranks(2, 16);
+  for (const auto& state : ranks.states) {
+    state->communicator.agreement.copy_engines = copy_engines;
+  }
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
+  for (const std::uint64_t values : {chunk / 2, 3 * chunk + 1}) {
+    for (const bool in_place : {true, false}) {
+      CAPTURE(copy_engines, values, in_place);
+      ranks.world.gathers_on_default_stream = 0;
+      for (int call = 0; call < 2; ++call) {
+        ranks.gather_group({{values, in_place, nullptr}, {1000, true, nullptr}}, Data::random, values);
+        ranks.require_equal();
+        ranks.use_outputs(nullptr);
+      }
+      ranks.require_ordered(nullptr);
+      REQUIRE((ranks.world.gathers_on_default_stream == 0) == copy_engines);
+    }
+  }
+}
+
 TEST_CASE("a call of one chunk, or under rule R5's condition, stays on its stream") {
   StaticRanks ranks(2, 16);
   const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
@@ -142,12 +164,15 @@ TEST_CASE("a large shard is copied beside the exchange of its one chunk") {
 TEST_CASE("whatever fails, and when, the caller's stream waits for all that was enqueued") {
   const std::uint64_t chunk = Staging::chunk_values(small_staging, 2, true, 16);
   const bool in_nccl = GENERATE(false, true);
+  const bool substituted = GENERATE(false, true);  // copy engines, on the default stream
+  const cudaStream_t stream = substituted ? nullptr : stream_of(1);
   bool failed = true;
   for (int step = 1; failed; ++step) {
-    CAPTURE(in_nccl, step);
+    CAPTURE(in_nccl, substituted, step);
     StaticRanks ranks(2, 16, small_staging);
-    ranks.gather_group({{1000, true, stream_of(2)}}, Data::normal, 1);
+    ranks.gather_group({{1000, true, substituted ? stream : stream_of(2)}}, Data::normal, 1);
     for (const auto& state : ranks.states) {
+      state->communicator.agreement.copy_engines = substituted;
       state->device.operations = 0;
       state->device.fail_at = in_nccl ? 0 : step;
       state->rank.calls = 0;
@@ -157,9 +182,9 @@ TEST_CASE("whatever fails, and when, the caller's stream waits for all that was 
       ranks.world.fault_call = step;
       ranks.world.fault_result = ncclSystemError;
     }
-    ranks.gather_group({{3 * chunk + 1, false, stream_of(1)}, {500, true, stream_of(1)}}, Data::mixture, 2);
+    ranks.gather_group({{3 * chunk + 1, false, stream}, {500, true, stream}}, Data::mixture, 2);
     failed = ranks.states[0]->result != ncclSuccess;
-    ranks.require_ordered(stream_of(1));
+    ranks.require_ordered(stream);
     for (const auto& state : ranks.states) {  // the helper thread sleeps
       REQUIRE(state->communicator.port->counters().finished == state->communicator.port->enqueued());
     }

@@ -91,6 +91,7 @@ ncclResult_t all_gather(const void* send, void* receive, std::size_t count, nccl
       order.writes(receive, count * static_cast<std::size_t>(world.rank_count), actual);
       if (self.rank == 0) {
         ++world.gathers;
+        world.gathers_on_default_stream += actual == nullptr ? 1 : 0;
       }
       world.wires[static_cast<std::size_t>(self.rank)] = {send, count};
       world.barrier.arrive_and_wait();

@@ -46,6 +46,7 @@ struct LoopbackWorld {
 
   // Counted on rank 0.
   std::atomic<int> gathers = 0;
+  std::atomic<int> gathers_on_default_stream = 0;
   int broadcasts = 0;
   int groups = 0;
 

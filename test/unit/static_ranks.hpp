@@ -146,6 +146,14 @@ class StaticRanks : public GatherRanks {
     gather_shards(shards);
   }
 
+  // The caller's own work on the last outputs, into whose memory the next calls go if they have as many values.
+  void use_outputs(cudaStream_t stream) {
+    for (const auto& state : states) {
+      state->device.order.step(stream);
+      state->device.order.writes(state->output.data(), state->output.size() * sizeof(std::uint16_t), stream);
+    }
+  }
+
   // Nothing ran beside what it had to wait for, and the caller's stream now waits for everything.
   void require_ordered(cudaStream_t stream) const {
     for (const auto& state : states) {
