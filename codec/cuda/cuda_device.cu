@@ -443,9 +443,13 @@ Status CudaDevice::create_pool() {
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = ordinal_;
   const cudaError_t error = cudaMemPoolCreate(&pool_, &properties);
-  if (error == cudaSuccess) return check(Pools::all().add(ordinal_, pool_), "cudaMemPoolSetAccess");
-  if (error != cudaErrorNotSupported) return check(error, "cudaMemPoolCreate");
-  cudaGetLastError();  // some virtual GPUs
+  if (error == cudaSuccess) {
+    if (Pools::all().add(ordinal_, pool_) == cudaSuccess) return Status::ok;
+    cudaMemPoolDestroy(pool_);
+  } else if (error != cudaErrorNotSupported) {
+    return check(error, "cudaMemPoolCreate");
+  }
+  cudaGetLastError();  // some virtual GPUs have no pools, or none for other GPUs: allocate() then serves
   pool_ = nullptr;
   return Status::ok;
 }
