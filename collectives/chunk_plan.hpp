@@ -19,8 +19,8 @@
 namespace zipccl::collectives {
 
 struct ChunkPlan {
-  static constexpr std::uint64_t local_call_ns = 25'000;
-  static constexpr std::uint64_t network_call_ns = 100'000;  // one value for all networks, RDMA included
+  static constexpr std::uint64_t usual_call_ns = 25'000;
+  static constexpr std::uint64_t sockets_call_ns = 130'000;
   static constexpr std::uint64_t codec_bytes_per_us = 2'200'000;
 
   // What a chunk may be, the same for all calls of a communicator.
@@ -28,7 +28,7 @@ struct ChunkPlan {
     std::uint64_t half = 0;   // values of a rank in a chunk that has half of the staging; whole tiles, not 0
     std::uint64_t whole = 0;  // in one that has all of it; at least that
     bool overlap = false;
-    std::uint64_t call_ns = local_call_ns;
+    std::uint64_t call_ns = usual_call_ns;
   };
 
   std::uint64_t values = 0;  // of one rank in every chunk but the last, which has the rest; whole tiles

@@ -38,7 +38,7 @@ struct Agreement {
   bool overlap = false;
   bool all_to_all = false;                           // compress ncclAlltoAll
   bool point_to_point = false;                       // compress ncclSend and ncclRecv
-  std::uint64_t call_ns = ChunkPlan::local_call_ns;  // what one more NCCL call costs
+  std::uint64_t call_ns = ChunkPlan::usual_call_ns;  // what one more NCCL call costs
   bool copy_engines = false;  // all-gathers' staging is a window, so that NCCL moves it without kernels
 
   bool any() const { return all_gather || all_to_all || point_to_point; }

@@ -27,6 +27,7 @@ std::optional<std::uint64_t> automatic_min(switcher::LinkClass slowest_link) {
     case switcher::LinkClass::shared_memory:
       return std::uint64_t{8} << 20;
     case switcher::LinkClass::network:
+    case switcher::LinkClass::sockets:
       return std::uint64_t{2} << 20;
   }
   return std::nullopt;
@@ -235,8 +236,8 @@ collectives::Agreement Configuration::agreement(std::uint64_t staging_bytes, swi
   agreed.exchange = settings.exchange;
   agreed.pool_fraction = pool_fraction_of(settings.pool_bytes);
   agreed.staging_bytes = staging_bytes;
-  if (slowest_link == switcher::LinkClass::network) {
-    agreed.call_ns = collectives::ChunkPlan::network_call_ns;
+  if (slowest_link == switcher::LinkClass::sockets) {
+    agreed.call_ns = collectives::ChunkPlan::sockets_call_ns;
   }
   const std::optional<std::uint64_t> min_bytes = settings.min_bytes ? settings.min_bytes : automatic_min(slowest_link);
   agreed.all_gather = settings.collectives.all_gather && min_bytes.has_value();

@@ -15,6 +15,7 @@
 #include "interpose/devices.hpp"
 #include "interpose/log.hpp"
 #include "interpose/nvlink.hpp"
+#include "interpose/rdma.hpp"
 #include "interpose/real_nccl.hpp"
 #include "interpose/report.hpp"
 #include "interpose/staging_pool.hpp"
@@ -210,6 +211,7 @@ switcher::Hello Creation::hello() const {
   hello.max_connections = max_connections();
   hello.p2p_disabled = variable("NCCL_P2P_DISABLE") == "1";
   hello.shm_disabled = variable("NCCL_SHM_DISABLE") == "1";
+  hello.rdma = has_rdma();
   hello.nonblocking = nonblocking_;
   hello.copy_engines = copy_engines_;
   hello.refusal = refusal_;

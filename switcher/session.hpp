@@ -38,8 +38,16 @@ using UniqueId = std::array<std::uint8_t, unique_id_bytes>;
 using UniqueIdBytes = std::span<std::uint8_t, unique_id_bytes>;
 using ConstUniqueIdBytes = std::span<const std::uint8_t, unique_id_bytes>;
 
-// How NCCL will connect two ranks, as far as zipccl can tell without asking it. Ordered from fast to slow.
-enum class LinkClass : std::uint8_t { same_device = 0, nvlink = 1, pcie = 2, shared_memory = 3, network = 4 };
+// How NCCL will connect two ranks, as far as zipccl can tell without asking it. Ordered from fast to slow; `network` is
+// one with RDMA.
+enum class LinkClass : std::uint8_t {
+  same_device = 0,
+  nvlink = 1,
+  pcie = 2,
+  shared_memory = 3,
+  network = 4,
+  sockets = 5
+};
 const char* to_string(LinkClass link);
 
 // Which child of a communicator. The same on all ranks that take part, since NCCL demands the same order of them.
@@ -83,6 +91,7 @@ struct Hello {
   std::uint32_t max_connections = 8;      // CUDA_DEVICE_MAX_CONNECTIONS as this process will see it
   bool p2p_disabled = false;              // NCCL_P2P_DISABLE=1
   bool shm_disabled = false;              // NCCL_SHM_DISABLE=1
+  bool rdma = false;                      // what NCCL has for a network
   bool nonblocking = false;               // config.blocking == 0
   bool copy_engines = false;              // staging could be registered as a window
   std::string refusal;                    // why this rank must stay native; empty: it need not
@@ -108,7 +117,7 @@ struct Verdict {
   std::uint64_t staging_bytes = 0;    // smallest of all ranks
   std::uint32_t max_connections = 0;  // smallest of all ranks
   bool copy_engines = false;          // all ranks could, and NVLink connects them all
-  LinkClass slowest_link = LinkClass::network;
+  LinkClass slowest_link = LinkClass::sockets;
   std::vector<LinkClass> links;  // rank_count x rank_count, row-major; empty unless compressed
 };
 

@@ -24,12 +24,15 @@ const char* to_string(LinkClass link) {
       return "shared memory";
     case LinkClass::network:
       return "network";
+    case LinkClass::sockets:
+      return "sockets";
   }
   return "unknown link";
 }
 
 LinkClass link_between(const Hello& one, const Hello& other) {
-  if (one.host != other.host) return LinkClass::network;
+  const LinkClass network = one.rdma && other.rdma ? LinkClass::network : LinkClass::sockets;
+  if (one.host != other.host) return network;
   const bool devices = !one.device.empty() && !other.device.empty();
   if (devices && one.device == other.device) return LinkClass::same_device;
   if (devices && !one.p2p_disabled && !other.p2p_disabled) {
@@ -38,7 +41,7 @@ LinkClass link_between(const Hello& one, const Hello& other) {
   if (one.shared_memory == other.shared_memory && !one.shm_disabled && !other.shm_disabled) {
     return LinkClass::shared_memory;
   }
-  return LinkClass::network;
+  return network;
 }
 
 }  // namespace zipccl::switcher

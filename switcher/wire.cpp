@@ -113,7 +113,7 @@ void write_links(Writer* writer, const std::vector<LinkClass>& links) {
 
 LinkClass read_link(Reader* reader) {
   const auto link = reader->integer<std::uint8_t>();
-  reader->require(link <= static_cast<std::uint8_t>(LinkClass::network));
+  reader->require(link <= static_cast<std::uint8_t>(LinkClass::sockets));
   return static_cast<LinkClass>(link);
 }
 
@@ -223,6 +223,7 @@ std::optional<Hello> decode_hello(const HelloPrefix& prefix, const Descent& desc
   hello.max_connections = reader.integer<std::uint32_t>();
   hello.p2p_disabled = reader.flag();
   hello.shm_disabled = reader.flag();
+  hello.rdma = reader.flag();
   hello.nonblocking = reader.flag();
   hello.copy_engines = reader.flag();
   hello.refusal = reader.text();
@@ -318,6 +319,7 @@ std::optional<WireBytes> encode_hello(const Ticket& ticket, const Hello& hello, 
   writer.integer(hello.max_connections);
   writer.flag(hello.p2p_disabled);
   writer.flag(hello.shm_disabled);
+  writer.flag(hello.rdma);
   writer.flag(hello.nonblocking);
   writer.flag(hello.copy_engines);
   writer.text(hello.refusal);

@@ -77,9 +77,9 @@ TEST_CASE("a chunk that needs all of the staging is one alone, where a call cost
   using Limits = ChunkPlan::Limits;
   CHECK(ChunkPlan::of(count, 4, Limits{half, half, true}).chunks == 2);
   CHECK(ChunkPlan::of(count, 4, Limits{half, 2 * half, true}).chunks == 2);  // 25 us, of 46 not hidden
-  const ChunkPlan alone = ChunkPlan::of(count, 4, Limits{half, 2 * half, true, ChunkPlan::network_call_ns});
+  const ChunkPlan alone = ChunkPlan::of(count, 4, Limits{half, 2 * half, true, ChunkPlan::sockets_call_ns});
   CHECK(alone.chunks == 1);
   CHECK(alone.values == count);
-  CHECK(ChunkPlan::of(2 * half, 4, Limits{half, 2 * half, true, ChunkPlan::network_call_ns}).chunks == 1);
-  CHECK(ChunkPlan::of(2 * half + 1, 4, Limits{half, 2 * half, true, ChunkPlan::network_call_ns}).chunks == 3);
+  CHECK(ChunkPlan::of(2 * half, 4, Limits{half, 2 * half, true, ChunkPlan::sockets_call_ns}).chunks == 1);
+  CHECK(ChunkPlan::of(2 * half + 1, 4, Limits{half, 2 * half, true, ChunkPlan::sockets_call_ns}).chunks == 3);
 }

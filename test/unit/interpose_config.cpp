@@ -84,19 +84,20 @@ TEST_CASE("where the user names no smallest size, the slowest link does") {
     CHECK(given.agreement(0, link).all_gather);
     CHECK(given.agreement(0, link).min_bytes == 5);
   }
-  for (const LinkClass link : {LinkClass::pcie, LinkClass::shared_memory, LinkClass::network}) {
+  for (const LinkClass link : {LinkClass::pcie, LinkClass::shared_memory, LinkClass::network, LinkClass::sockets}) {
     CHECK(automatic.agreement(0, link).all_gather);
     CHECK(automatic.agreement(0, link).min_bytes > 0);
     CHECK(given.agreement(0, link).min_bytes == 5);
   }
 }
 
-TEST_CASE("a call more costs most on a network") {
+TEST_CASE("a call more costs most over sockets") {
   using zipccl::collectives::ChunkPlan;
   const Configuration own = parse_configuration({});
-  CHECK(own.agreement(0, LinkClass::network).call_ns == ChunkPlan::network_call_ns);
-  for (const LinkClass link : {LinkClass::same_device, LinkClass::nvlink, LinkClass::pcie, LinkClass::shared_memory}) {
-    CHECK(own.agreement(0, link, link == LinkClass::nvlink).call_ns == ChunkPlan::local_call_ns);
+  CHECK(own.agreement(0, LinkClass::sockets).call_ns == ChunkPlan::sockets_call_ns);
+  for (const LinkClass link :
+       {LinkClass::same_device, LinkClass::nvlink, LinkClass::pcie, LinkClass::shared_memory, LinkClass::network}) {
+    CHECK(own.agreement(0, link, link == LinkClass::nvlink).call_ns == ChunkPlan::usual_call_ns);
   }
 }
 

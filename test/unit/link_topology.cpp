@@ -32,11 +32,13 @@ TEST_CASE("ranks of one host connect by the fastest way that both allow") {
     CHECK(link(one, other) == LinkClass::shared_memory);
     SECTION("NCCL_SHM_DISABLE too leaves the network") {
       one.shm_disabled = true;
+      CHECK(link(one, other) == LinkClass::sockets);
+      one.rdma = other.rdma = true;
       CHECK(link(one, other) == LinkClass::network);
     }
     SECTION("containers with a /dev/shm each are left the network") {
       other.shared_memory = "another";
-      CHECK(link(one, other) == LinkClass::network);
+      CHECK(link(one, other) == LinkClass::sockets);
     }
   }
   SECTION("the host runtime has no devices, so no peer access") {
@@ -56,6 +58,10 @@ TEST_CASE("different hosts connect over the network, whatever else is equal") {
   Hello other = one;
   other.host = "the same machine under another NCCL_HOSTID";
   one.nvlink_peers = {other.device};
+  CHECK(link(one, other) == LinkClass::sockets);
+  one.rdma = true;
+  CHECK(link(one, other) == LinkClass::sockets);
+  other.rdma = true;
   CHECK(link(one, other) == LinkClass::network);
 }
 
@@ -65,6 +71,7 @@ TEST_CASE("every link class has a name of its own") {
   CHECK(std::string(to_string(LinkClass::pcie)) == "PCIe");
   CHECK(std::string(to_string(LinkClass::shared_memory)) == "shared memory");
   CHECK(std::string(to_string(LinkClass::network)) == "network");
+  CHECK(std::string(to_string(LinkClass::sockets)) == "sockets");
 }
 
 }  // namespace

@@ -42,13 +42,13 @@ TEST_CASE("ranks that agree are compressed, with the smallest of what they have"
   CHECK(verdict.reason.empty());
   CHECK(verdict.staging_bytes == 64u << 20);
   CHECK(verdict.max_connections == 1);
-  CHECK(verdict.slowest_link == LinkClass::network);
+  CHECK(verdict.slowest_link == LinkClass::sockets);
   REQUIRE(verdict.links.size() == 100);
   CHECK(verdict.links[0] == LinkClass::same_device);
   CHECK(verdict.links[1] == LinkClass::nvlink);
   CHECK(verdict.links[10] == LinkClass::nvlink);
   CHECK(verdict.links[2] == LinkClass::pcie);
-  CHECK(verdict.links[8] == LinkClass::network);
+  CHECK(verdict.links[8] == LinkClass::sockets);
   CHECK(verdict.links[89] == LinkClass::pcie);
   CHECK(decide_without(make_hellos(8)).slowest_link == LinkClass::pcie);
 }

@@ -27,6 +27,7 @@ Hello full_hello() {
   hello.max_connections = 32;
   hello.p2p_disabled = true;
   hello.nonblocking = true;
+  hello.rdma = true;
   hello.copy_engines = true;
   hello.refusal = "no room";
   return hello;
@@ -68,6 +69,7 @@ TEST_CASE("a hello survives the wire") {
   CHECK(decoded->p2p_disabled);
   CHECK_FALSE(decoded->shm_disabled);
   CHECK(decoded->nonblocking);
+  CHECK(decoded->rdma);
   CHECK(decoded->copy_engines);
   CHECK(decoded->refusal == "no room");
 }
@@ -227,8 +229,8 @@ TEST_CASE("verdicts survive the wire, and their matrix is short there") {
   verdict.staging_bytes = 77;
   verdict.max_connections = 8;
   verdict.copy_engines = true;
-  verdict.slowest_link = LinkClass::network;
-  verdict.links.assign(1024 * 1024, LinkClass::network);
+  verdict.slowest_link = LinkClass::sockets;
+  verdict.links.assign(1024 * 1024, LinkClass::sockets);
   for (std::size_t rank = 0; rank < 1024; ++rank) verdict.links[rank * 1025] = LinkClass::same_device;
   const WireBytes frame = encode_verdict(verdict);
   CHECK(frame.size() < 16'384);
@@ -238,7 +240,7 @@ TEST_CASE("verdicts survive the wire, and their matrix is short there") {
   CHECK(decoded->staging_bytes == 77);
   CHECK(decoded->max_connections == 8);
   CHECK(decoded->copy_engines);
-  CHECK(decoded->slowest_link == LinkClass::network);
+  CHECK(decoded->slowest_link == LinkClass::sockets);
   CHECK(decoded->links == verdict.links);
 
   Verdict native;
@@ -267,7 +269,7 @@ TEST_CASE("matrices that do not add up are rejected") {
   CHECK_FALSE(with(run_at, 3));
   CHECK_FALSE(with(run_at, 5));
   CHECK_FALSE(with(run_at, 0));
-  CHECK_FALSE(with(body.size() - 1, 5));
+  CHECK_FALSE(with(body.size() - 1, 6));
   CHECK_FALSE(with(cells_at, 5));
   CHECK_FALSE(with(cells_at, 0));
   CHECK_FALSE(with(cells_at + 3, 0x80));
