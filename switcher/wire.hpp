@@ -14,9 +14,8 @@
 //   place        listener  rank (4) and rank count (4) in the child; before the verdict of a split, if it is compressed
 //   verdict      listener  Verdict; follows the first ask of any rank, unasked on all others. Unless it says
 //                          compressed, the listener closes
-//   enter        rank      process (16), address (20) at which the rank's process waits for the others, and address
-//   (20)
-//                          of its own listener
+//   enter        rank      process (16), address (20) at which the rank's process waits for the others, and that of
+//                          its own listener (20)
 //   peers        listener  list of what the ranks entered with, by rank, when all have
 //   report       rank      text: why this rank is not connected with all others; empty: it is. Instead of enter, too
 //   result       listener  flag: all ranks are connected; text: else why not. At any time after the verdict; closes
