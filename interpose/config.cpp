@@ -274,9 +274,6 @@ Configuration parse_configuration(const Environment& environment) {
   }
   ZIPCCL_PARAMETERS(ZIPCCL_PARSE)
 #undef ZIPCCL_PARSE
-  if (result.settings.copy_engines && result.settings.start == Start::fenced) {
-    result.settings.start = Start::now;  // a window is registered by all ranks together, when they make a communicator
-  }
   for (const auto& [name, value] : environment) {
     if (has_prefix(name) && !known(name)) {
       result.warnings.push_back(unknown_warning(name));

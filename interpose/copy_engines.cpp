@@ -61,8 +61,16 @@ ncclResult_t register_staging(CommState& state) {
                state.name.c_str(), communicator.rank, static_cast<int>(result));
     return result;
   }
-  // Null where NCCL has no symmetric memory, on all ranks alike: it goes on with kernels.
+  // Null where NCCL has no symmetric memory, on all ranks alike. The other ranks count on compressed calls all the
+  // same.
   communicator.agreement.copy_engines = state.window != nullptr;
+  if (state.window == nullptr) {
+    log::write(
+        LogLevel::warn,
+        "communicator %s, rank %d: NCCL has no symmetric memory here (NCCL_CUMEM_ENABLE=0?), so its kernels move "
+        "all-gathers, not copy engines; run with ZIPCCL_COPY_ENGINES=0",
+        state.name.c_str(), communicator.rank);
+  }
   return ncclSuccess;
 }
 

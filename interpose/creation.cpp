@@ -1,18 +1,17 @@
 #include "interpose/creation.hpp"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <fstream>
 #include <mutex>
 #include <set>
 #include <utility>
 
 #include "interpose/copy_engines.hpp"
 #include "interpose/devices.hpp"
+#include "interpose/host.hpp"
 #include "interpose/log.hpp"
 #include "interpose/nvlink.hpp"
 #include "interpose/rdma.hpp"
@@ -44,22 +43,6 @@ bool is_nonblocking(const ncclConfig_t* config) {
   }
   constexpr std::size_t end = offsetof(ncclConfig_t, blocking) + sizeof(config->blocking);
   return config != nullptr && config->size >= end && config->blocking == 0;
-}
-
-std::string host_identity() {
-  if (std::string given = variable("NCCL_HOSTID"); !given.empty()) {
-    return given;
-  }
-  std::array<char, 256> name{};
-  static_cast<void>(gethostname(name.data(), name.size() - 1));
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return std::string(name.data()) + " " + boot;
-}
-
-std::string shared_memory_identity() {
-  struct stat status {};
-  return stat("/dev/shm", &status) == 0 ? std::to_string(status.st_dev) : "";
 }
 
 std::span<const std::uint8_t, switcher::unique_id_bytes> bytes_of(const ncclUniqueId& id) {
@@ -148,16 +131,10 @@ void Creation::prepare(Memory memory) {
   } else if (nonblocking_ || memory == Memory::none) {
     // It stays native whatever this rank can do, or has no calls.
   } else if (own.settings.start != Start::fenced) {
-    if (own.settings.copy_engines) {
-      const std::string why_not = why_no_copy_engines();
-      copy_engines_ = why_not.empty();
-      if (!copy_engines_) {
-        log::write(level_of(why_not), "communicator %s, rank %d: no copy engines: %s", state_->name.c_str(),
-                   state_->communicator.rank, why_not.c_str());
-      }
+    if ((own.settings.copy_engines && reserve_window()) || reserve_staging(&refusal_)) {
+      reserve_transfers();
     }
-    reserve();
-  } else {
+  } else if (!own.settings.copy_engines || !reserve_window()) {
     staging_bytes_ = std::min(own.settings.staging_bytes, StagingPool::cap(*device_));
     if (own.settings.collectives.all_gather &&
         collectives::Staging::slot_bytes(staging_bytes_, way_.ranks.least, with_overflow()) == 0) {
@@ -167,29 +144,51 @@ void Creation::prepare(Memory memory) {
   }
 }
 
-// All that compressed calls may need, now.
-void Creation::reserve() {
+// For copy engines, which need it now: a window is registered by all ranks together, when they make a communicator.
+bool Creation::reserve_window() {
+  std::string why_not = why_no_copy_engines();
+  copy_engines_ = why_not.empty();
+  if (copy_engines_ && !reserve_staging(&why_not)) {
+    copy_engines_ = false;
+  }
+  if (!copy_engines_) {
+    log::write(level_of(why_not), "communicator %s, rank %d: no copy engines: %s", state_->name.c_str(),
+               state_->communicator.rank, why_not.c_str());
+  }
+  return copy_engines_;
+}
+
+bool Creation::reserve_staging(std::string* why) {
   const Settings& own = configuration().settings;
   collectives::Communicator& communicator = state_->communicator;
   communicator.device = device_;
   staging_bytes_ = own.staging_bytes;
-  std::string why;
   if (own.collectives.all_gather) {
     const NcclTable* const windows = copy_engines_ ? &RealNccl::get().table() : nullptr;
     const RealCall scope;
     if (StagingPool::instance().reserve(*device_, own.staging_bytes, way_.ranks, with_overflow(), &communicator.staging,
-                                        &why, windows) != Status::ok) {
-      refusal_ = why;
-      return;
+                                        why, windows) != Status::ok) {
+      return false;
     }
     staging_bytes_ = communicator.staging->bytes();
   }
-  Status status = state_->reserve_exchange();
-  if (status == Status::ok && (own.collectives.all_to_all || own.collectives.point_to_point)) {
-    status = collectives::TransferStaging::create(*device_, own.transfer_bytes, &communicator.transfers);
+  if (const Status status = state_->reserve_exchange(); status != Status::ok) {
+    *why = std::string("no memory for compressed calls: ") + describe(status);
+    state_->close_exchange();
+    free_staging();
+    return false;
   }
-  if (status != Status::ok) {
-    refusal_ = std::string("no memory for compressed calls: ") + describe(status);
+  return true;
+}
+
+void Creation::reserve_transfers() {
+  const Settings& own = configuration().settings;
+  std::unique_ptr<collectives::TransferStaging>* const place = &state_->communicator.transfers;
+  if (own.collectives.all_to_all || own.collectives.point_to_point) {
+    if (const Status status = collectives::TransferStaging::create(*device_, own.transfer_bytes, place);
+        status != Status::ok) {
+      refusal_ = std::string("no memory for compressed calls: ") + describe(status);
+    }
   }
 }
 
@@ -287,10 +286,11 @@ ncclResult_t Creation::finish(ncclComm_t* comm, ncclResult_t result) {
                state_->name.c_str(), communicator.rank, communicator.rank_count,
                static_cast<unsigned long long>(communicator.agreement.min_bytes));
   } else if (state_->compressed) {
-    log::write(LogLevel::info, "communicator %s, rank %d of %d: compressed, staging %llu MiB, from %llu bytes",
+    log::write(LogLevel::info, "communicator %s, rank %d of %d: compressed, staging %llu MiB, from %llu bytes%s",
                state_->name.c_str(), communicator.rank, communicator.rank_count,
                static_cast<unsigned long long>(communicator.agreement.staging_bytes >> 20),
-               static_cast<unsigned long long>(communicator.agreement.min_bytes));
+               static_cast<unsigned long long>(communicator.agreement.min_bytes),
+               communicator.agreement.copy_engines ? ", all-gathers through copy engines" : "");
   } else {
     state_->close_exchange();
     free_staging();
@@ -372,8 +372,12 @@ std::vector<std::uint64_t> Creation::link_sizes(const switcher::Verdict& verdict
 
 ncclResult_t Creation::activate(ncclComm_t comm, const collectives::Agreement& agreement) {
   collectives::Communicator& communicator = state_->communicator;
-  if (communicator.staging != nullptr && !agreement.all_gather) {
+  const bool fenced = configuration().settings.start == Start::fenced;
+  if (communicator.staging != nullptr && (!agreement.all_gather || (fenced && !agreement.copy_engines))) {
     free_staging();
+    if (fenced) {
+      state_->close_exchange();  // until a class of calls is promoted
+    }
   } else if (communicator.staging != nullptr) {
     communicator.staging->limit(agreement.staging_bytes, communicator.rank_count);
   }

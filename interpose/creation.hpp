@@ -52,8 +52,11 @@ class Creation {
   ncclResult_t fail(ncclComm_t* comm, ncclResult_t result);
 
  private:
-  void prepare(Memory memory);  // device and, if calls are compressed from the first one on, staging, or a refusal
-  void reserve();
+  // Device and, if calls are compressed from the first one on, what they need, or a refusal.
+  void prepare(Memory memory);
+  bool reserve_window();
+  bool reserve_staging(std::string* why);
+  void reserve_transfers();
   switcher::Hello hello() const;
   ncclResult_t take_verdict(ncclComm_t comm);
   std::vector<std::uint64_t> link_sizes(const switcher::Verdict& verdict) const;

@@ -26,8 +26,8 @@
     "device memory that a communicator reserves for all-to-alls and point to point before the first of them, in "   \
     "MiB; it grows as they need it")                                                                                \
   X(copy_engines, "ZIPCCL_COPY_ENGINES", Flag, "0", "0, 1",                                                         \
-    "1: all-gathers over NVLink are compressed too, through the GPUs' copy engines (NCCL 2.28 and newer); "         \
-    "communicators reserve staging when they are made and start as with now; must be the same on all ranks")        \
+    "1: all-gathers over NVLink are compressed too, from the first one on, through the GPUs' copy engines (NCCL "   \
+    "2.28 and newer); such communicators take their staging when they are made; must be the same on all ranks")     \
   X(ignore_max_connections, "ZIPCCL_IGNORE_MAX_CONNECTIONS", Flag, "0", "0, 1",                                     \
     "1: compress all-gathers although CUDA_DEVICE_MAX_CONNECTIONS is below 8; must be the same on all ranks")       \
   X(report_directory, "ZIPCCL_REPORT", Text, "", "a folder",                                                        \

@@ -149,6 +149,15 @@ class Lifecycle(preload_case.Case):
             for result in results:
                 self.assertEqual("no copy engines: NCCL 2.27.7 does not" in result.err, said, result.err)
 
+    def test_copy_engines_without_nvlink(self):
+        """What was reserved for them is given back, and calls start as they would without."""
+        for result in self.again("all-gather", ZIPCCL_COPY_ENGINES=1, ZIPCCL_START="fenced"):
+            self.assertIn("native until calls of at least", result.err)
+        for report in self.reports():
+            self.assertEqual(report["communicators"][0]["staging_bytes"], 0)
+        self.again("all-gather", ZIPCCL_COPY_ENGINES=1, ZIPCCL_START="now")
+        self.assert_compressed()
+
     def test_churn(self):
         """Open files and memory do not grow with communicators that come and go."""
         for result in self.launch("churn", "150", ZIPCCL_REPORT=None, ZIPCCL_DEBUG="WARN", ZIPCCL_STAGING_MB=1,
