@@ -10,7 +10,7 @@
     "what may be compressed (p2p: ncclSend and ncclRecv); must be the same on all ranks")                           \
   X(min_bytes, "ZIPCCL_MIN_BYTES", BytesOrAuto, "auto", "auto or bytes, with a suffix K, M or G (powers of 1,024)", \
     "smallest call that is compressed, in bytes of its whole output or of the message; auto: by the slowest link "  \
-    "among the ranks, never over NVLink; must be the same on all ranks")                                            \
+    "among the ranks, over NVLink only with ZIPCCL_COPY_ENGINES; must be the same on all ranks")                    \
   X(exchange, "ZIPCCL_EXCHANGE", ExchangeMode, "static", "static, exact, sizes-first",                              \
     "how data of an all-gather travels that exceeds a message's fixed part; must be the same on all ranks")         \
   X(start, "ZIPCCL_START", StartMode, "fenced", "fenced, now, always",                                              \

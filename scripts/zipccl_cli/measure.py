@@ -24,6 +24,8 @@ def _backend(options):
         environment = paths.nccl_environment(binary)
     # Compressed from the first call on, not only once a communicator's traffic has shown to be worth it.
     environment["ZIPCCL_START"] = os.environ.get("ZIPCCL_START", "always")
+    if options.hook:  # whose rows say which calls are compressed, whatever the link
+        environment["ZIPCCL_MIN_BYTES"] = os.environ.get("ZIPCCL_MIN_BYTES", "8M")
     return binary, environment, ranks
 
 
