@@ -1,5 +1,8 @@
 // Chunks of calls in mode static that overlap on a side stream: what they must be ordered by, and what the caller's
 // stream waits for, whatever fails.
+#include <algorithm>
+#include <array>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -160,6 +163,52 @@ TEST_CASE("a large shard is copied beside the exchange of its one chunk") {
   REQUIRE(ranks.world.gathers == 1);
   REQUIRE(ranks.states[0]->device.order.streams() == 2);
   REQUIRE(ranks.states[0]->device.pauses == 1);
+}
+
+TEST_CASE("random groups of calls, whatever their sizes and streams, and what the ranks have agreed on") {
+  std::mt19937_64 random(11);
+  const auto pick = [&](std::uint64_t choices) { return random() % choices; };
+  int together = 0;
+  for (int round = 0; round < 40; ++round) {
+    const int count = 2 + static_cast<int>(pick(5));
+    const auto pool = static_cast<std::uint32_t>(std::array{0, 1, 5, 16, 64}[pick(5)]);
+    const std::uint64_t room =
+        2 * static_cast<std::uint64_t>(count) * (Staging::smallest_chunk_bytes + 256 * pick(300));
+    StaticRanks ranks(count, pool, room);
+    const bool copy_engines = pick(4) == 0;
+    const bool overlap = pick(6) != 0;
+    const std::uint64_t call_ns = std::array<std::uint64_t, 3>{5, 25'000, 130'000}[pick(3)];
+    for (const auto& state : ranks.states) {
+      state->communicator.agreement.copy_engines = copy_engines;
+      state->communicator.agreement.overlap = overlap;
+      state->communicator.agreement.call_ns = call_ns;
+    }
+    const std::uint64_t chunk = Staging::chunk_values(room, count, true, pool);
+    for (int group = 0; group < 4; ++group) {
+      CAPTURE(round, group, count, pool, room, copy_engines, overlap, call_ns);
+      const bool one_stream = pick(4) != 0;
+      const std::uint64_t stream = pick(4);
+      std::vector<test::GatherShape> shapes(1 + pick(4));
+      for (test::GatherShape& shape : shapes) {
+        shape.count =
+            std::max<std::uint64_t>(1, std::array{pick(2000), chunk * (1 + pick(4)), pick(5 * chunk)}[pick(3)]);
+        shape.in_place = pick(2) == 0;
+        shape.stream = stream_of(one_stream ? stream : pick(4));
+      }
+      ranks.gather_group(shapes, static_cast<Data>(pick(test::data_kinds)), random());
+      ranks.require_equal();
+      if (one_stream) {
+        ranks.require_ordered(stream_of(stream));
+      }
+      for (const auto& state : ranks.states) {
+        REQUIRE(state->device.order.faults().empty());
+        REQUIRE(state->communicator.port->counters().finished == state->communicator.port->enqueued());
+      }
+    }
+    REQUIRE(ranks.records.size() == 0);
+    together += ranks.states[0]->device.together;
+  }
+  REQUIRE(together > 50);
 }
 
 // The next call on another stream must find the half free, the caller's buffers are his again, and nothing is left for
