@@ -22,14 +22,6 @@ namespace {
 
 using codec::Layout;
 
-int failures = 0;
-
-void expect(bool ok, const std::string& what) {
-  if (ok) return;
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-  ++failures;
-}
-
 class GpuMachine final : public Machine {
  public:
   explicit GpuMachine(codec::Device& device) : device_(device) {
@@ -382,6 +374,6 @@ int main(int argc, char** argv) {
   } else {
     zipccl::test::run(*device, argument == "--quick");
   }
-  std::printf("gpu-batch-test on %s: %d failures\n", device->name(), zipccl::test::failures);
-  return zipccl::test::failures == 0 ? 0 : 1;
+  std::printf("gpu-batch-test on %s: %d failures\n", device->name(), zipccl::test::failures());
+  return zipccl::test::failures() == 0 ? 0 : 1;
 }

@@ -29,14 +29,6 @@ constexpr std::uint64_t piece_step = 5 * 1024;  // bytes of overflow that one pa
 constexpr std::uint64_t piece_overlap = 1024;   // the largest entry
 constexpr std::size_t guard = 64;               // bytes around an output that must stay as they were
 
-int failures = 0;
-
-void expect(bool ok, const std::string& what) {
-  if (ok) return;
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-  ++failures;
-}
-
 // A message in host memory, with its overflow, aligned as engines demand.
 class HostMessage {
  public:
@@ -492,6 +484,6 @@ int main(int argc, char** argv) {
   const auto device = zipccl::test::open_device();
   if (device == nullptr) return zipccl::test::skip_exit_code;
   zipccl::test::run(*device, quick, huge, recorded);
-  std::printf("gpu-codec-test on %s: %d failures\n", device->name(), zipccl::test::failures);
-  return zipccl::test::failures == 0 ? 0 : 1;
+  std::printf("gpu-codec-test on %s: %d failures\n", device->name(), zipccl::test::failures());
+  return zipccl::test::failures() == 0 ? 0 : 1;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "codec/cuda/cuda_device.hpp"
+#include "test/gpu/cuda_check.hpp"
 #include "test/gpu/device_fixture.hpp"
 
 namespace zipccl::test {
@@ -14,7 +15,7 @@ namespace {
 constexpr unsigned grid_blocks = 1024;
 constexpr unsigned block_threads = 256;
 
-void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString(error)); }
+int failed = 0;
 
 __device__ std::uint64_t first_index() { return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ std::uint64_t index_step() { return std::uint64_t{gridDim.x} * blockDim.x; }
@@ -79,6 +80,14 @@ void require(bool ok, const std::string& what) {
 void require(Status status, const codec::Device& device, const std::string& what) {
   require(status == Status::ok, what + ": " + describe(status) + " " + device.last_error());
 }
+
+void expect(bool ok, const std::string& what) {
+  if (ok) return;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  ++failed;
+}
+
+int failures() { return failed; }
 
 Memory::Memory(codec::Device& device, std::size_t bytes) : device_(&device), bytes_(bytes) {
   void* pointer = nullptr;

@@ -19,6 +19,10 @@ std::unique_ptr<codec::Device> open_device();
 void require(bool ok, const std::string& what);
 void require(Status status, const codec::Device& device, const std::string& what);
 
+// For what a test is about: a failure is said on stderr and counted.
+void expect(bool ok, const std::string& what);
+int failures();
+
 // Device memory of exactly `bytes` bytes, so that memory checkers see accesses beyond.
 class Memory {
  public:

@@ -2,15 +2,10 @@
 
 #include <iterator>
 
+#include "test/gpu/cuda_check.hpp"
 #include "test/gpu/exchange_pair.hpp"
 
 namespace zipccl::test {
-namespace {
-
-void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString(error)); }
-
-}  // namespace
-
 Mapped::Mapped(codec::Device& device, std::size_t bytes) : device_(device) {
   require(device.allocate_mapped(&data_, bytes), device, "mapped memory");
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 
+#include "test/gpu/cuda_check.hpp"
 #include "test/gpu/device_fixture.hpp"
 
 namespace zipccl::test {
@@ -13,16 +14,6 @@ namespace {
 
 constexpr std::size_t bytes = 8 << 20;
 constexpr int launches = 50;
-
-int failures = 0;
-
-void expect(bool ok, const std::string& what) {
-  if (ok) return;
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-  ++failures;
-}
-
-void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString(error)); }
 
 class OwnStream {
  public:
@@ -198,6 +189,6 @@ int main() {
     zipccl::test::graphs(*device, mode);
     zipccl::test::memory_during_capture(*device, mode);
   }
-  std::printf("gpu-graph-test on %s: %d failures\n", device->name(), zipccl::test::failures);
-  return zipccl::test::failures == 0 ? 0 : 1;
+  std::printf("gpu-graph-test on %s: %d failures\n", device->name(), zipccl::test::failures());
+  return zipccl::test::failures() == 0 ? 0 : 1;
 }

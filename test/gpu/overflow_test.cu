@@ -15,6 +15,7 @@
 #include "codec/host_engine.hpp"
 #include "codec/host_exchange.hpp"
 #include "test/gpu/codec_inputs.hpp"
+#include "test/gpu/cuda_check.hpp"
 #include "test/gpu/exchange_pair.hpp"
 #include "test/perf/device_timer.hpp"
 
@@ -27,16 +28,6 @@ using std::chrono::steady_clock;
 
 constexpr std::uint32_t ranks = ExchangePair::ranks;
 constexpr int poison = 0xA5;
-
-int failures = 0;
-
-void expect(bool ok, const std::string& what) {
-  if (ok) return;
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-  ++failures;
-}
-
-void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString(error)); }
 
 Memory upload_values(codec::Device& device, const Values& values) {
   Memory memory(device, values.size() * sizeof(std::uint16_t));
@@ -494,6 +485,6 @@ int main(int argc, char** argv) {
   } else {
     zipccl::test::run(*device, argument == "--quick");
   }
-  std::printf("gpu-overflow-test on %s: %d failures\n", device->name(), zipccl::test::failures);
-  return zipccl::test::failures == 0 ? 0 : 1;
+  std::printf("gpu-overflow-test on %s: %d failures\n", device->name(), zipccl::test::failures());
+  return zipccl::test::failures() == 0 ? 0 : 1;
 }

@@ -5,22 +5,13 @@
 #include <cstdio>
 
 #include "codec/cuda/cuda_device.hpp"
+#include "test/gpu/cuda_check.hpp"
 #include "test/gpu/device_fixture.hpp"
 
 namespace zipccl::test {
 namespace {
 
 constexpr std::size_t bytes = 1 << 20;
-
-int failures = 0;
-
-void expect(bool ok, const std::string& what) {
-  if (ok) return;
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-  ++failures;
-}
-
-void check(cudaError_t error) { require(error == cudaSuccess, cudaGetErrorString(error)); }
 
 __global__ void write(std::uint8_t* memory) { memory[std::size_t{blockIdx.x} * blockDim.x + threadIdx.x] = 0x5A; }
 
@@ -87,6 +78,6 @@ int main() {
     return zipccl::test::skip_exit_code;
   }
   zipccl::test::pools();
-  std::printf("gpu-peers-test: %d failures\n", zipccl::test::failures);
-  return zipccl::test::failures == 0 ? 0 : 1;
+  std::printf("gpu-peers-test: %d failures\n", zipccl::test::failures());
+  return zipccl::test::failures() == 0 ? 0 : 1;
 }
