@@ -30,8 +30,9 @@ Bucket& GatherChunks::bucket(const AllGatherCall& call) const {
   return communicator_.statistics->bucket(Collective::all_gather, call.count * value_bytes * ranks);
 }
 
-ChunkPlan GatherChunks::plan(const AllGatherCall& call) const {
-  return ChunkPlan::of(call.count, static_cast<std::uint64_t>(communicator_.rank_count), limits_);
+void GatherChunks::add(const AllGatherCall& call) {
+  const ChunkPlan plan = ChunkPlan::of(call.count, static_cast<std::uint64_t>(communicator_.rank_count), limits_);
+  calls_.push_back({&call, plan, plan.values > limits_.half});
 }
 
 std::byte* GatherChunks::own_shard(const AllGatherCall& call) const {
@@ -44,15 +45,14 @@ Status GatherChunks::copy_own(const AllGatherCall& call, codec::Stream stream) c
 }
 
 void GatherChunks::begin_next() {
-  const AllGatherCall& call = *calls_[next_call_];
+  const AllGatherCall& call = *calls_[next_call_].call;
   if (next_value_ == 0) {
-    chunk_values_ = plan(call).values;
     next_number_ = 0;
     ++communicator_.sequence;
   }
   current_.call = &call;
   current_.first = next_value_;
-  current_.count = std::min(chunk_values_, call.count - next_value_);
+  current_.count = std::min(calls_[next_call_].plan.values, call.count - next_value_);
   current_.number = next_number_++;
   current_.sequence = communicator_.sequence;
   current_.half = communicator_.next_half++;
@@ -118,9 +118,9 @@ void GatherChunks::count_call(const Chunk& chunk) const {
 Outcome GatherChunks::alive() const { return communicator_.aborted.load() ? Outcome::of(Status::aborted) : Outcome{}; }
 
 void GatherChunks::abandon() const {
-  for (const AllGatherCall* call : calls_) {
-    static_cast<void>(communicator_.chain->begin(call->stream, call->capture));
-    static_cast<void>(communicator_.chain->end(call->stream, call->capture));
+  for (const PlannedCall& planned : calls_) {
+    static_cast<void>(communicator_.chain->begin(planned.call->stream, planned.call->capture));
+    static_cast<void>(communicator_.chain->end(planned.call->stream, planned.call->capture));
   }
 }
 

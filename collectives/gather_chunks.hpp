@@ -30,7 +30,7 @@ class GatherChunks {
   GatherChunks(Communicator& communicator, std::uint64_t largest)
       : communicator_(communicator), limits_{.half = largest, .whole = largest} {}
   explicit GatherChunks(Communicator& communicator);
-  void add(const AllGatherCall& call) { calls_.push_back(&call); }
+  void add(const AllGatherCall& call);
 
   Communicator& communicator() const { return communicator_; }
   bool has_next() const { return next_call_ < calls_.size(); }
@@ -43,9 +43,13 @@ class GatherChunks {
   void begin_next();  // moves on to the next chunk, which becomes current()
   const Chunk& current() const { return current_; }
   void move_current(std::uint64_t offset) { current_.offset = offset; }
-  codec::Stream next_stream() const { return calls_[next_call_]->stream; }  // of the next chunk, if there is one
-  const std::vector<const AllGatherCall*>& calls() const { return calls_; }
-  ChunkPlan plan(const AllGatherCall& call) const;
+  struct PlannedCall {
+    const AllGatherCall* call;
+    ChunkPlan plan;
+    bool whole;  // chunks too large for half of the staging: each has all of it, and no other one beside it
+  };
+  codec::Stream next_stream() const { return calls_[next_call_].call->stream; }  // of the next chunk, if there is one
+  const std::vector<PlannedCall>& calls() const { return calls_; }
 
   // What an out-of-place call needs beside its chunks: the own shard in the output. Nothing in place.
   bool in_place(const AllGatherCall& call) const { return own_shard(call) == call.send; }
@@ -54,8 +58,6 @@ class GatherChunks {
   codec::EncodeJob encode_job(const Chunk& chunk) const;  // overflow into the half's last slot
   codec::DecodeJob decode_job(const Chunk& chunk) const;
   Staging::Half& half_of(const Chunk& chunk) const { return communicator_.staging->half(chunk.half); }
-  // A chunk that is too large for a half has both of them, and no other chunk beside it.
-  bool has_whole(const AllGatherCall& call) const { return plan(call).values > limits_.half; }
   std::byte* slots_of(const Chunk& chunk) const {
     const bool whole = chunk.layout.static_bytes > communicator_.staging->slot_bytes();
     return whole ? communicator_.staging->half(0).slots : half_of(chunk).slots + chunk.offset;
@@ -72,11 +74,10 @@ class GatherChunks {
 
   Communicator& communicator_;
   ChunkPlan::Limits limits_;
-  std::vector<const AllGatherCall*> calls_;
+  std::vector<PlannedCall> calls_;
   std::size_t next_call_ = 0;
   std::uint64_t next_value_ = 0;
   std::uint32_t next_number_ = 0;
-  std::uint64_t chunk_values_ = 0;  // of the current call's plan
   Chunk current_;
 };
 

@@ -8,11 +8,11 @@
 namespace zipccl::collectives {
 
 bool StaticLane::overlaps() const {
-  const AllGatherCall& first = *calls().front();
-  const auto fits = [&](const AllGatherCall* call) {
-    return call->stream == first.stream && call->capture == 0 && !has_whole(*call);
+  const PlannedCall& first = calls().front();
+  const auto fits = [&](const PlannedCall& planned) {
+    return planned.call->stream == first.call->stream && planned.call->capture == 0 && !planned.whole;
   };
-  return communicator().agreement.overlap && (calls().size() > 1 || plan(first).chunks > 1) &&
+  return communicator().agreement.overlap && (calls().size() > 1 || first.plan.chunks > 1) &&
          std::ranges::all_of(calls(), fits);
 }
 
@@ -68,7 +68,7 @@ Status StaticLane::encode_beside() {
     status = chain.order(side_, stream_);
   }
   if (status == Status::ok && chunks_ == 2) {
-    status = copy_own(*calls().front(), side_);
+    status = copy_own(*calls().front().call, side_);
   }
   if (status == Status::ok && current().first == 0) {
     status = copy_own(*current().call, side_);
