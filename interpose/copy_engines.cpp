@@ -1,10 +1,10 @@
 #include "interpose/copy_engines.hpp"
 
 #include <cstdlib>
-#include <string_view>
 #include <utility>
 
 #include "interpose/config.hpp"
+#include "interpose/environment.hpp"
 #include "interpose/group.hpp"
 #include "interpose/log.hpp"
 #include "interpose/real_nccl.hpp"
@@ -20,14 +20,13 @@ bool has_copy_policy = false;
 }  // namespace
 
 void choose_copy_policy() {
-  constexpr const char* variable = "NCCL_CTA_POLICY";
+  constexpr const char* policy = "NCCL_CTA_POLICY";
   constexpr const char* no_kernels = "2";
   if (!configuration().settings.copy_engines) {
     return;
   }
-  setenv(variable, no_kernels, 0);
-  const char* set = std::getenv(variable);
-  has_copy_policy = set != nullptr && std::string_view(set) == no_kernels;
+  setenv(policy, no_kernels, 0);
+  has_copy_policy = variable(policy) == no_kernels;
 }
 
 std::string why_no_copy_engines() {

@@ -11,6 +11,7 @@
 
 #include "interpose/copy_engines.hpp"
 #include "interpose/devices.hpp"
+#include "interpose/environment.hpp"
 #include "interpose/host.hpp"
 #include "interpose/log.hpp"
 #include "interpose/nvlink.hpp"
@@ -26,11 +27,6 @@ namespace {
 using collectives::NcclTable;
 
 constexpr std::uint32_t free_connections = 8;  // CUDA_DEVICE_MAX_CONNECTIONS from which nothing is held back (R5)
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 std::uint32_t max_connections() {
   const int value = std::atoi(variable("CUDA_DEVICE_MAX_CONNECTIONS").c_str());

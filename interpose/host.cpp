@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <fstream>
+
+#include "interpose/environment.hpp"
 
 namespace zipccl::interpose {
 
 std::string host_identity() {
-  if (const char* given = std::getenv("NCCL_HOSTID"); given != nullptr && *given != '\0') {
+  if (std::string given = variable("NCCL_HOSTID"); !given.empty()) {
     return given;
   }
   std::array<char, 256> name{};

@@ -6,13 +6,15 @@
 #include <filesystem>
 #include <system_error>
 
+#include "interpose/environment.hpp"
+
 namespace zipccl::interpose {
 
 bool has_rdma(const std::string& devices) {
-  if (const char* net = std::getenv("NCCL_NET"); net != nullptr && *net != '\0') {
-    return strcasecmp(net, "Socket") != 0;  // as NCCL compares it
+  if (const std::string net = variable("NCCL_NET"); !net.empty()) {
+    return strcasecmp(net.c_str(), "Socket") != 0;  // as NCCL compares it
   }
-  if (const char* disabled = std::getenv("NCCL_IB_DISABLE"); disabled != nullptr && std::atoi(disabled) != 0) {
+  if (std::atoi(variable("NCCL_IB_DISABLE").c_str()) != 0) {
     return false;
   }
   std::error_code error;
