@@ -24,12 +24,31 @@ struct Place {
 
 }  // namespace
 
-struct BatchRanks::Rank {
-  codec::Outbox* outbox;
-  codec::Mailbox* mailbox;
-  codec::ExchangeCounters* counters;
-  std::uint32_t* release;
-  void* room;
+void OverflowEnd::allocate(Machine& machine, std::uint64_t for_outbox, std::uint64_t for_mailbox) {
+  outbox = static_cast<codec::Outbox*>(machine.allocate_mapped(sizeof(codec::Outbox) + for_outbox));
+  outbox_capacity = for_outbox;
+  mailbox = static_cast<codec::Mailbox*>(machine.allocate_mapped(sizeof(codec::Mailbox) + for_mailbox));
+  mailbox_capacity = for_mailbox;
+  counters = static_cast<codec::ExchangeCounters*>(machine.allocate_mapped(sizeof(codec::ExchangeCounters)));
+  release = static_cast<std::uint32_t*>(machine.allocate_mapped(sizeof(std::uint32_t)));
+  room = machine.allocate(for_mailbox);
+}
+
+void OverflowEnd::attach(codec::EncodeJob* job) const {
+  job->outbox = outbox;
+  job->outbox_capacity = outbox_capacity;
+  job->release = release;
+}
+
+void OverflowEnd::attach(codec::ReceiveJob* job) const {
+  job->mailbox = mailbox;
+  job->mailbox_capacity = mailbox_capacity;
+  job->room = room;
+  job->release = release;
+  job->counters = counters;
+}
+
+struct BatchRanks::Rank : OverflowEnd {
   std::uint32_t* lock;
   std::uint64_t* message_counter;
   std::uint64_t* sequence_counter;
@@ -58,12 +77,7 @@ BatchRanks::BatchRanks(Machine& machine, const Shape& shape) : machine_(machine)
   const std::vector<std::uint8_t> zeros(codec::encode_scratch_bytes * codec::encode_scratch_messages);
   for (std::uint32_t r = 0; r < shape.ranks; ++r) {
     auto& rank = *ranks_.emplace_back(std::make_unique<Rank>());
-    rank.outbox = static_cast<codec::Outbox*>(machine.allocate_mapped(sizeof(codec::Outbox) + shape.outbox_capacity));
-    rank.mailbox =
-        static_cast<codec::Mailbox*>(machine.allocate_mapped(sizeof(codec::Mailbox) + shape.mailbox_capacity));
-    rank.counters = static_cast<codec::ExchangeCounters*>(machine.allocate_mapped(sizeof(codec::ExchangeCounters)));
-    rank.release = static_cast<std::uint32_t*>(machine.allocate_mapped(sizeof(std::uint32_t)));
-    rank.room = machine.allocate(shape.mailbox_capacity);
+    rank.allocate(machine, shape.outbox_capacity, shape.mailbox_capacity);
     rank.scratch = static_cast<std::uint8_t*>(machine.allocate(zeros.size()));
     machine.upload(rank.scratch, zeros.data(), zeros.size());
     auto* words = static_cast<std::uint64_t*>(machine.allocate(4 * sizeof(std::uint64_t)));
@@ -93,11 +107,7 @@ void BatchRanks::receive(std::uint32_t r, const codec::DecodeJob& decode) {
   Rank& rank = *ranks_[r];
   codec::ReceiveJob job;
   job.decode = decode;
-  job.mailbox = rank.mailbox;
-  job.mailbox_capacity = shape_.mailbox_capacity;
-  job.room = rank.room;
-  job.release = rank.release;
-  job.counters = rank.counters;
+  rank.attach(&job);
   job.started_ns = rank.started_ns;
   job.advance = rank.sequence_counter;
   if (machine_.run(job) != Status::ok) {
@@ -227,10 +237,8 @@ std::string BatchRanks::exchange(const std::vector<Transfer>& transfers, std::si
     job.pool_fraction = shape_.pool_fraction;
     job.scratch = encodes[r].empty() ? nullptr : rank.scratch;
     job.message_counter = rank.message_counter;
-    job.outbox = rank.outbox;
-    job.outbox_capacity = shape_.outbox_capacity;
+    rank.attach(&job);
     job.outbox_lock = rank.lock;
-    job.release = rank.release;
     job.started_ns = rank.started_ns;
     if (machine_.run(job) != Status::ok) {
       return fail("encode refused");
@@ -316,10 +324,8 @@ std::string BatchRanks::all_to_all(std::uint64_t count, std::span<const Fill> fi
     job.scratch = rank.scratch;
     job.sequence = 70;
     job.sequence_counter = rank.sequence_counter;
-    job.outbox = rank.outbox;
-    job.outbox_capacity = shape_.outbox_capacity;
+    rank.attach(&job);
     job.outbox_lock = rank.lock;
-    job.release = rank.release;
     job.started_ns = rank.started_ns;
     if (machine_.run(job) != Status::ok) {
       return fail("encode refused");

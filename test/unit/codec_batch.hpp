@@ -36,6 +36,21 @@ class Machine {
   virtual bool is_canonical() const = 0;
 };
 
+// A rank's end of the overflow channel, through which its jobs reach the CPU thread.
+struct OverflowEnd {
+  void allocate(Machine& machine, std::uint64_t for_outbox, std::uint64_t for_mailbox);
+  void attach(codec::EncodeJob* job) const;  // all but the lock
+  void attach(codec::ReceiveJob* job) const;
+
+  codec::Outbox* outbox = nullptr;
+  std::uint64_t outbox_capacity = 0;
+  codec::Mailbox* mailbox = nullptr;
+  std::uint64_t mailbox_capacity = 0;
+  codec::ExchangeCounters* counters = nullptr;
+  std::uint32_t* release = nullptr;
+  void* room = nullptr;
+};
+
 // One message of a batch.
 struct Transfer {
   std::uint32_t sender = 0;

@@ -48,12 +48,7 @@ class Gather {
   std::string check_untouched();  // of rank 0, whose jobs have been refused
 
  private:
-  struct Rank {
-    codec::Outbox* outbox;
-    codec::Mailbox* mailbox;
-    codec::ExchangeCounters* counters;
-    std::uint32_t* release;
-    void* room;
+  struct Rank : OverflowEnd {
     void* scratch;
     std::uint64_t* words;           // sequence counter, lock, two start times
     codec::MessageHeader* headers;  // of the own messages, chunks in turn
@@ -104,12 +99,7 @@ Gather::Gather(Machine& machine, const GatherShape& shape, std::span<const Fill>
   std::vector<OverflowServer::Receiver> receivers;
   for (std::uint32_t r = 0; r < shape.ranks; ++r) {
     Rank& rank = ranks_[r];
-    rank.outbox = static_cast<codec::Outbox*>(machine.allocate_mapped(sizeof(codec::Outbox) + shape.outbox_capacity));
-    rank.mailbox =
-        static_cast<codec::Mailbox*>(machine.allocate_mapped(sizeof(codec::Mailbox) + shape.mailbox_capacity));
-    rank.counters = static_cast<codec::ExchangeCounters*>(machine.allocate_mapped(sizeof(codec::ExchangeCounters)));
-    rank.release = static_cast<std::uint32_t*>(machine.allocate_mapped(sizeof(std::uint32_t)));
-    rank.room = machine.allocate(shape.mailbox_capacity);
+    rank.allocate(machine, shape.outbox_capacity, shape.mailbox_capacity);
     rank.scratch = filled<void>(codec::encode_scratch_bytes, 0);
     rank.words = filled<std::uint64_t>(4 * sizeof(std::uint64_t), 0);
     machine.upload(rank.words, &first_call, sizeof(first_call));
@@ -153,10 +143,8 @@ codec::EncodeJob Gather::encode_job(std::uint32_t r, std::size_t chunk) const {
   job.sequence = base_sequence;
   job.sequence_counter = rank.words;
   job.chunk = static_cast<std::uint32_t>(chunk);
-  job.outbox = rank.outbox;
-  job.outbox_capacity = shape_.outbox_capacity;
+  rank.attach(&job);
   job.outbox_lock = reinterpret_cast<std::uint32_t*>(rank.words + 1);
-  job.release = rank.release;
   job.started_ns = rank.words + 2 + chunk % 2;
   job.header_copy = rank.headers + chunk % 2;
   return job;
@@ -176,11 +164,7 @@ codec::ReceiveJob Gather::receive_job(std::uint32_t r, std::size_t chunk) const 
   job.decode.sequence = base_sequence;
   job.decode.sequence_counter = rank.words;
   job.decode.chunk = static_cast<std::uint32_t>(chunk);
-  job.mailbox = rank.mailbox;
-  job.mailbox_capacity = shape_.mailbox_capacity;
-  job.room = rank.room;
-  job.release = rank.release;
-  job.counters = rank.counters;
+  rank.attach(&job);
   job.started_ns = rank.words + 2 + chunk % 2;
   job.advance = chunk + 1 == chunks() ? rank.words : nullptr;
   job.own_header = lists_encodes() ? nullptr : rank.headers + chunk % 2;  // lists leave no copy
