@@ -57,7 +57,7 @@ struct Communicator {
   std::unique_ptr<OverflowPort> port;
   std::unique_ptr<Staging> staging;
   std::unique_ptr<TransferStaging> transfers;
-  std::unique_ptr<OwnStreams> own_streams;  // from the first group that needs one on
+  std::unique_ptr<OwnStreams> own_streams;  // from the first call that cannot be on its caller's on
   // By rank: the smallest message to and from it that is compressed, in bytes of values; the same at both ends.
   std::vector<std::uint64_t> link_min_bytes;
   Statistics* statistics = nullptr;
@@ -68,6 +68,14 @@ struct Communicator {
   std::atomic<std::uint64_t> transfer_staging_bytes = 0;  // of `transfers`, for reports
   std::atomic<bool> aborted = false;                      // set by ncclCommAbort and ncclCommRevoke from any thread
 };
+
+// A stream of the communicator's own for calls on the caller's. Throws where there is no memory.
+inline Status find_own_stream(Communicator& communicator, codec::Stream caller, codec::Stream* own) {
+  if (communicator.own_streams == nullptr) {
+    communicator.own_streams = std::make_unique<OwnStreams>(*communicator.device);
+  }
+  return communicator.own_streams->find(caller, own);
+}
 
 // What every collective asks of a call before its size; `compressed` if nothing speaks against it. `enabled` is the
 // agreement's word on the collective.

@@ -1,7 +1,8 @@
-// Streams of one communicator's own, beside its callers', for two purposes: chunks of a call that overlap
-// (Staging::side), and compressed calls in groups that have other communicators' calls, too.
+// Streams of one communicator's own, beside its callers', for three purposes: chunks of a call that overlap
+// (Staging::side), all-gathers through copy engines whose caller's stream NCCL does not serve with them
+// (static_exchange.cpp), and compressed calls in groups that have other communicators' calls, too.
 //
-// As to the latter: a compressed call has more on its stream than NCCL's operation: encode, which waits for the
+// As to the last: a compressed call has more on its stream than NCCL's operation: encode, which waits for the
 // communicator's previous call, and decode. On the caller's stream the other communicators' operations would wait for
 // those, and this communicator's next call for those operations, none of which NCCL's own calls do; ranks that group
 // their calls differently would then wait for each other in a circle.

@@ -50,8 +50,7 @@ Staging::Staging(codec::Device& device, std::uint64_t bytes, int rank_count, boo
       slot_bytes_(slot_bytes(bytes, rank_count, with_overflow)),
       rank_count_(rank_count),
       with_overflow_(with_overflow),
-      sides_(device),
-      substitutes_(device) {}
+      sides_(device) {}
 
 Status Staging::create(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow,
                        std::unique_ptr<Staging>* staging, const NcclTable* windows) {

@@ -71,8 +71,6 @@ class Staging {
   // priority: with a higher one, codec kernels would keep NCCL's from starting; with a lower one, computation would
   // hold up the codec and with it NCCL. Made when first asked for.
   Status side(codec::Stream caller, codec::Stream* side) { return sides_.find(caller, side); }
-  // Another such stream, for calls that cannot be on the caller's.
-  Status substitute(codec::Stream caller, codec::Stream* stream) { return substitutes_.find(caller, stream); }
 
  private:
   Staging(codec::Device& device, std::uint64_t bytes, int rank_count, bool with_overflow, const NcclTable* windows);
@@ -91,7 +89,6 @@ class Staging {
   std::byte* mapped_ = nullptr;  // summaries and headers of both halves
   std::array<Half, 2> halves_{};
   OwnStreams sides_;
-  OwnStreams substitutes_;
 };
 
 }  // namespace zipccl::collectives

@@ -188,14 +188,14 @@ bool on_unfit_stream(const AllGatherCall& call) {
   return call.communicator->agreement.copy_engines && (call.stream == nullptr || call.stream == legacy);
 }
 
-// On streams of their own, between two hops.
-Outcome run_on_substitutes(std::span<const AllGatherCall> calls) {
+// On their communicators' own streams, between two hops.
+Outcome run_on_own_streams(std::span<const AllGatherCall> calls) {
   std::vector<AllGatherCall> moved(calls.begin(), calls.end());
   Status status = Status::ok;
   for (AllGatherCall& call : moved) {
     if (status == Status::ok && on_unfit_stream(call)) {
       const codec::Stream caller = call.stream;
-      status = call.communicator->staging->substitute(caller, &call.stream);
+      status = find_own_stream(*call.communicator, caller, &call.stream);
       status = status == Status::ok ? call.communicator->chain->order(caller, call.stream) : status;
     }
   }
@@ -224,7 +224,7 @@ Outcome static_all_gather(std::span<const AllGatherCall> calls) {
       call.communicator->port->set_captured();
     }
   }
-  return std::ranges::any_of(calls, on_unfit_stream) ? run_on_substitutes(calls) : run(calls);
+  return std::ranges::any_of(calls, on_unfit_stream) ? run_on_own_streams(calls) : run(calls);
 }
 
 }  // namespace zipccl::collectives

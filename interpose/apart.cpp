@@ -10,9 +10,7 @@ namespace zipccl::interpose {
 
 namespace {
 
-using collectives::Communicator;
 using collectives::Outcome;
-using collectives::OwnStreams;
 
 class Apart final : public EligibleCalls::Apart {
  public:
@@ -94,7 +92,7 @@ class Apart final : public EligibleCalls::Apart {
     branches_.reserve(branches_.size() + 1);
     Status status = owner.communicator.aborted.load() ? Status::aborted : Status::ok;
     if (status == Status::ok && own == nullptr) {
-      status = find(owner.communicator, *stream, &own);
+      status = collectives::find_own_stream(owner.communicator, *stream, &own);
     }
     if (status == Status::ok) {
       status = owner.communicator.chain->order(*stream, own);
@@ -104,13 +102,6 @@ class Apart final : public EligibleCalls::Apart {
       *stream = own;
     }
     return note(owner, status);
-  }
-
-  static Status find(Communicator& communicator, codec::Stream caller, codec::Stream* own) {
-    if (communicator.own_streams == nullptr) {
-      communicator.own_streams = std::make_unique<OwnStreams>(*communicator.device);
-    }
-    return communicator.own_streams->find(caller, own);
   }
 
   // A communicator whose streams are not in order cannot go on.
