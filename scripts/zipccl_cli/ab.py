@@ -1,5 +1,6 @@
 """zipccl ab: the same job without and with zipccl, in turn, in fresh processes."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ from zipccl_cli import logs, one_gpu, paths, reports
 from zipccl_cli.table import format_table, size_text
 
 SIDES = ("off", "on")
+TURNS = "turns"  # the file by which two runs do their steps in turn
 
 
 class Run:
@@ -37,31 +39,51 @@ def _environment(side, library, report_folder):
     return environment
 
 
-def _execute(command, side, number, options, library, folder):
-    report_folder = folder / f"reports-{number}"
-    report_folder.mkdir(exist_ok=True)
-    log = folder / f"{side}-{number}.log"
-    started = time.monotonic()
-    with log.open("w") as output, one_gpu.signals_held() as came:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT,
-                                   env=_environment(side, library, report_folder))
-        status = _wait(process, options.timeout, came)
-    parsed = logs.parse(log.read_text(errors="replace").splitlines(), options.parse)
-    return Run(side, number, status, time.monotonic() - started, parsed, log)
+def _execute(jobs, command, options, library, folder, more=None):
+    """Runs one or both sides, `jobs` being pairs of side and number; several at once. Returns their runs."""
+    started, processes = time.monotonic(), []
+    with contextlib.ExitStack() as stack:
+        came = stack.enter_context(one_gpu.signals_held())
+        for side, number in jobs:
+            report_folder = folder / f"reports-{number}"
+            report_folder.mkdir(exist_ok=True)
+            output = stack.enter_context((folder / f"{side}-{number}.log").open("w"))
+            environment = {**_environment(side, library, report_folder), **(more[side] if more else {})}
+            processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment))
+            stack.callback(_stop, processes[-1])
+        ended = _wait(processes, options.timeout, came, folder / TURNS)
+    runs = []
+    for (side, number), (status, at) in zip(jobs, ended):
+        log = folder / f"{side}-{number}.log"
+        parsed = logs.parse(log.read_text(errors="replace").splitlines(), options.parse)
+        runs.append(Run(side, number, status, at - started, parsed, log))
+    return runs
 
 
-def _wait(process, timeout, came):
+def _wait(processes, timeout, came, turns):
+    """Status and time of each process's end. When one has ended nobody waits for its turn any more; when one has
+    failed the others end, too."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        try:
-            return process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            if came or (deadline is not None and time.monotonic() > deadline):
+    ended = [None] * len(processes)
+    while None in ended:
+        time.sleep(0.05)
+        late = came or (deadline is not None and time.monotonic() > deadline)
+        for index, process in enumerate(processes):
+            if ended[index] is not None:
+                continue
+            status = process.poll()
+            if status is None and (late or any(end and end[0] for end in ended)):
                 _stop(process)
-                return 124
+                status = 124
+            if status is not None:
+                ended[index] = status, time.monotonic()
+                turns.unlink(missing_ok=True)
+    return ended
 
 
 def _stop(process):
+    if process.poll() is not None:
+        return
     process.terminate()
     try:
         process.wait(timeout=30)
@@ -79,6 +101,22 @@ def _why_unusable(run):
     return None
 
 
+def _in_turns(options, command, library, folder):
+    """A pair of runs at the same time, each waiting for its turn before every step (test/jobs/turns.py)."""
+    for first in range(1, 2 * options.repeat, 2):
+        turns = folder / TURNS
+        turns.touch()
+        with one_gpu.mps() as variables:  # one daemon for both
+            more = {side: {**variables, "JOB_TURNS": f"{turns}:{index}"} for index, side in enumerate(SIDES)}
+            yield from _execute([(side, first + index) for index, side in enumerate(SIDES)], command, options, library,
+                                folder, more)
+
+
+def _one_by_one(options, command, library, folder):
+    for number in range(1, 2 * options.repeat + 1):
+        yield from _execute([(SIDES[(number - 1) % 2], number)], command, options, library, folder)
+
+
 def _side_summary(runs, skip):
     medians = [run.parsed.median_time(skip) for run in runs]
     medians = [median for median in medians if median is not None]
@@ -87,10 +125,26 @@ def _side_summary(runs, skip):
     middle = statistics.median(medians)
     shares = [share for share in (run.parsed.all_to_all_share(skip) for run in runs) if share is not None]
     return {"runs": len(runs), "step_ms": middle, "step_ms_of_runs": medians,
-            "all_to_all_share": statistics.median(shares) if shares else None, "spread": (max(medians) - min(medians)) / middle if len(medians) > 1 else None}
+            "all_to_all_share": statistics.median(shares) if shares else None,
+            "spread": (max(medians) - min(medians)) / middle if len(medians) > 1 else None}
 
 
-def summarize(runs, skip):
+def _pair_speedups(sides, skip):
+    """Each run without zipccl over the run with it that came next: what drifts meanwhile touches one pair alone."""
+    medians = [[run.parsed.median_time(skip) for run in sides[side]] for side in SIDES]
+    return [off / on for off, on in zip(*medians) if off and on]
+
+
+def _step_speedups(sides, skip):
+    """Quartiles of each step's time without zipccl over the same step's with it, of runs that took turns."""
+    ratios = []
+    for off, on in zip(sides["off"], sides["on"]):
+        steps = sorted(off.parsed.times.keys() & on.parsed.times.keys())[skip:]
+        ratios += [off.parsed.times[step] / on.parsed.times[step] for step in steps]
+    return statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else None
+
+
+def summarize(runs, skip, in_turns=False):
     """What all runs together say; pure. `identical`: True, False, or None if the runs without zipccl already differ."""
     sides = {side: [run for run in runs if run.side == side] for side in SIDES}
     reference = sides["off"][0].parsed
@@ -102,6 +156,8 @@ def summarize(runs, skip):
         **summary, "deterministic": deterministic, "identical": identical if deterministic else None,
         "steps": len(reference.results), "hashes": reference.hashes,
         "speedup": off / on if off and on else None, "noise": summary["off"].get("spread"),
+        "speedup_of_pairs": _pair_speedups(sides, skip),
+        "speedup_of_steps": _step_speedups(sides, skip) if in_turns else None,
     }
 
 
@@ -138,6 +194,11 @@ def format_summary(summary, traffic, runs):
     if summary["speedup"] is not None:
         noise = "unknown: one run" if summary["noise"] is None else _percent(summary["noise"])
         lines.append(f"speedup {summary['speedup']:.3f}, noise (spread of the runs without zipccl) {noise}")
+        if len(summary["speedup_of_pairs"]) > 1:
+            lines.append("pairs of runs: " + ", ".join(f"{pair:.3f}" for pair in summary["speedup_of_pairs"]))
+        if summary["speedup_of_steps"]:
+            low, middle, high = summary["speedup_of_steps"]
+            lines.append(f"steps in turn: {middle:.3f}, middle half {low:.3f} to {high:.3f}")
     shares = [summary[side].get("all_to_all_share") for side in SIDES]
     if None not in shares:
         lines.append(f"all-to-all takes {_percent(shares[0])} of a {runs[0].parsed.unit} without zipccl, "
@@ -152,17 +213,22 @@ def format_summary(summary, traffic, runs):
     return "\n".join(lines)
 
 
+def progress(run, skip):
+    """How one run went, so that a series that is cut off has still said something."""
+    median = run.parsed.median_time(skip)
+    each = "" if median is None else f" of {median:.2f} ms"
+    return f"{len(run.parsed.results)} steps{each}, {run.seconds:.1f} s"
+
+
 def _run_all(options, command, library, folder):
     runs = []
-    for number in range(1, 2 * options.repeat + 1):
-        side = SIDES[(number - 1) % 2]
-        run = _execute(command, side, number, options, library, folder)
-        print(f"run {number} of {2 * options.repeat}, {side}: {len(run.parsed.results)} steps, {run.seconds:.1f} s",
+    for run in (_in_turns if options.in_turns else _one_by_one)(options, command, library, folder):
+        print(f"run {run.number} of {2 * options.repeat}, {run.side}: {progress(run, options.skip_steps)}",
               file=sys.stderr, flush=True)
         reason = _why_unusable(run)
         if reason:
             tail = run.log.read_text(errors="replace").splitlines()[-20:]
-            print("\n".join(["", *tail, "", f"zipccl: run {number} ({side}): {reason}; its log ends as above"]),
+            print("\n".join(["", *tail, "", f"zipccl: run {run.number} ({run.side}): {reason}; its log ends as above"]),
                   file=sys.stderr)
             return runs, False
         runs.append(run)
@@ -184,7 +250,7 @@ def main(options, command):
             return 1
         last_reports = folder / f"reports-{runs[-1].number}"
         traffic = reports.traffic(last_reports)
-        summary = summarize(runs, options.skip_steps)
+        summary = summarize(runs, options.skip_steps, options.in_turns)
         print(format_summary(summary, traffic, runs))
         compressed = bool(traffic and traffic["wire_bytes"])
         if not compressed:

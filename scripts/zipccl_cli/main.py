@@ -46,6 +46,8 @@ def parser():
     compare.add_argument("--json", metavar="FILE", help="write everything as JSON")
     compare.add_argument("--reports", metavar="DIR", help="keep the last run's reports here")
     compare.add_argument("--must-compress", action="store_true", help="fail if no call was compressed")
+    compare.add_argument("--in-turns", action="store_true", help="run both at once, the steps in turn: for jobs that "
+                         "wait for their turn (test/jobs/turns.py)")
     compare.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
     compare.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of one run")
     compare.set_defaults(call=ab.main, takes_command=True)

@@ -20,6 +20,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import llama
 import text
+import turns
 
 
 def arguments():
@@ -88,20 +89,22 @@ def main():
         print(f"parameters {parameters} ranks {world_size} device {torch.cuda.get_device_name(device)}", flush=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
     data = batches(args, rank, device)
+    in_turn = turns.Turns(world_size)
     for step in range(1, args.steps + 1):
         tokens, targets = next(data)
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        loss = llama.loss(model(tokens), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        torch.cuda.synchronize()
-        milliseconds = (time.perf_counter() - started) * 1e3
-        loss = loss.detach()
-        dist.all_reduce(loss, dist.ReduceOp.AVG)
-        if rank == 0:
-            print(f"step {step} loss {loss.item():.17g} time_ms {milliseconds:.3f}", flush=True)
+        with in_turn.turn():
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            loss = llama.loss(model(tokens), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.cuda.synchronize()
+            milliseconds = (time.perf_counter() - started) * 1e3
+            loss = loss.detach()
+            dist.all_reduce(loss, dist.ReduceOp.AVG)
+            if rank == 0:
+                print(f"step {step} loss {loss.item():.17g} time_ms {milliseconds:.3f}", flush=True)
     combined = parameter_hash(model, world_size)
     if rank == 0:
         print(f"parameters sha256 {combined}", flush=True)
