@@ -1,6 +1,8 @@
 #include "collectives/call_chain.hpp"
 
+#include <algorithm>
 #include <new>
+#include <utility>
 
 namespace zipccl::collectives {
 
@@ -9,26 +11,39 @@ Status CallChain::create(codec::Device& device, std::unique_ptr<CallChain>* chai
   if (made == nullptr) {
     return Status::out_of_memory;
   }
-  for (codec::Event* event : {&made->handover_, &made->last_use_, &made->captured_use_}) {
-    if (const Status status = device.create_event(event); status != Status::ok) {
-      return status;
-    }
+  Status status = device.create_event(&made->handover_);
+  status = status == Status::ok ? device.create_event(&made->last_use_) : status;
+  for (Captured& captured : made->captured_) {
+    status = status == Status::ok ? device.create_event(&captured.last_use) : status;
   }
-  *chain = std::move(made);
-  return Status::ok;
+  if (status == Status::ok) {
+    *chain = std::move(made);
+  }
+  return status;
 }
 
 CallChain::~CallChain() {
-  for (codec::Event event : {handover_, last_use_, captured_use_}) {
+  const auto destroy = [this](codec::Event event) {
     if (event != nullptr) {
       device_.destroy_event(event);
     }
+  };
+  destroy(handover_);
+  destroy(last_use_);
+  for (const Captured& captured : captured_) {
+    destroy(captured.last_use);
   }
+}
+
+CallChain::Captured* CallChain::find(std::uint64_t capture) {
+  const auto found = std::ranges::find(captured_, capture, &Captured::capture);
+  return found != captured_.end() ? &*found : nullptr;
 }
 
 Status CallChain::begin(codec::Stream stream, std::uint64_t capture) {
   if (capture != 0) {
-    return capture == capture_ ? device_.wait(captured_use_, stream) : device_.wait_external(last_use_, stream);
+    const Captured* const before = find(capture);
+    return before != nullptr ? device_.wait(before->last_use, stream) : device_.wait_external(last_use_, stream);
   }
   return used_ ? device_.wait(last_use_, stream) : Status::ok;
 }
@@ -38,12 +53,16 @@ Status CallChain::end(codec::Stream stream, std::uint64_t capture) {
   if (capture == 0) {
     return device_.record(last_use_, stream);
   }
-  // Records of one event in one graph count in their order, which captured_use_ makes that of the calls.
-  const Status status = device_.record(captured_use_, stream);
+  Captured* place = find(capture);
+  if (place == nullptr) {
+    place = &captured_[oldest_++ % captures_at_once];
+  }
+  // Records of one event in one graph count in their order, which last_use makes that of the calls.
+  const Status status = device_.record(place->last_use, stream);
   if (status != Status::ok) {
     return status;
   }
-  capture_ = capture;
+  place->capture = capture;
   return device_.record_external(last_use_, stream);
 }
 

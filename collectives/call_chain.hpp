@@ -2,6 +2,8 @@
 // as NCCL's own kernels do, so that they may share staging.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -18,7 +20,7 @@ class CallChain {
 
   // Orders a call behind the communicator's previous one. Every end() needs a begin() on its stream after the latest
   // end(), or the chain loses that one's work. `capture` is Device::capture of the stream: each launch of a graph then
-  // takes its place in the chain as a call does.
+  // takes its place in the chain as a call does. Up to `captures_at_once` captures may alternate.
   Status begin(codec::Stream stream, std::uint64_t capture = 0);
   Status end(codec::Stream stream, std::uint64_t capture = 0);
   // What is enqueued on `then` from now on waits for what `first` has now.
@@ -27,14 +29,21 @@ class CallChain {
   Status idle(bool* done);
 
  private:
+  static constexpr std::size_t captures_at_once = 8;
+  struct Captured {
+    codec::Event last_use = nullptr;
+    std::uint64_t capture = 0;  // 0: none
+  };
+
   explicit CallChain(codec::Device& device) : device_(device) {}
+  Captured* find(std::uint64_t capture);
 
   codec::Device& device_;
   codec::Event handover_ = nullptr;  // for order(): waited for at once, so one is enough
   codec::Event last_use_ = nullptr;
   bool used_ = false;
-  codec::Event captured_use_ = nullptr;  // the last use within the latest capture
-  std::uint64_t capture_ = 0;            // that capture
+  std::array<Captured, captures_at_once> captured_;  // of the latest captures: nobody says when one ends
+  std::size_t oldest_ = 0;
 };
 
 }  // namespace zipccl::collectives

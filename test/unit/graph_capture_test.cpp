@@ -73,7 +73,7 @@ Graphs capture(StaticRanks& ranks, cudaStream_t stream, Body body) {
   for (const auto& state : ranks.states) {
     state->device.begin_capture(stream);
     body(*state);
-    graphs.push_back(state->device.end_capture());
+    graphs.push_back(state->device.end_capture(stream));
   }
   return graphs;
 }
@@ -165,6 +165,53 @@ TEST_CASE("calls of one capture on streams of their own follow each other") {
   }
 }
 
+TEST_CASE("two captures of one communicator at once, each on two streams") {
+  StaticRanks ranks(2, 16, staging_bytes);
+  const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 16);
+  std::vector<Graphs> graphs(2);
+  std::vector<std::vector<Buffers>> buffers(2);
+  for (std::vector<Buffers>& own : buffers) {
+    own.emplace_back(ranks, chunk, true);
+    own.emplace_back(ranks, chunk - 1000, false);
+  }
+  for (const auto& state : ranks.states) {
+    LoopbackDevice& device = state->device;
+    const auto first_stream = [](std::uint64_t graph) { return stream_of(1 + 2 * graph); };
+    const auto second_stream = [](std::uint64_t graph) { return stream_of(2 + 2 * graph); };
+    codec::Event fork[2] = {};
+    for (const std::uint64_t graph : {0, 1}) {
+      REQUIRE(device.create_event(&fork[graph]) == Status::ok);
+      device.begin_capture(first_stream(graph));
+      REQUIRE(device.record(fork[graph], first_stream(graph)) == Status::ok);
+      REQUIRE(device.wait(fork[graph], second_stream(graph)) == Status::ok);
+    }
+    for (const std::uint64_t graph : {0, 1}) {
+      gather(*state, {buffers[graph][0].call(*state, first_stream(graph))});
+    }
+    for (const std::uint64_t graph : {0, 1}) {
+      gather(*state, {buffers[graph][1].call(*state, second_stream(graph))});
+    }
+    for (const std::uint64_t graph : {0, 1}) {
+      REQUIRE(device.record(fork[graph], second_stream(graph)) == Status::ok);
+      REQUIRE(device.wait(fork[graph], first_stream(graph)) == Status::ok);
+      device.destroy_event(fork[graph]);
+      graphs[graph].push_back(device.end_capture(first_stream(graph)));
+    }
+  }
+  for (std::uint64_t round = 0; round < 6; ++round) {
+    for (std::size_t graph = 0; graph < 2; ++graph) {
+      for (Buffers& own : buffers[graph]) {
+        own.refill(kind_of(round), round);
+      }
+      launch(ranks, graphs[graph], stream_of(7));
+      for (const Buffers& own : buffers[graph]) {
+        own.require_equal();
+      }
+      ranks.require_ordered(stream_of(7));
+    }
+  }
+}
+
 TEST_CASE("a captured group of calls is one call with chunks numbered through") {
   StaticRanks ranks(2, 0, staging_bytes);
   const std::uint64_t chunk = Staging::chunk_values(staging_bytes, 2, true, 0);
@@ -225,6 +272,6 @@ TEST_CASE("a communicator's own stream takes part in one capture at a time, and 
   REQUIRE(find(stream_of(1)) == own);
   REQUIRE(find(stream_of(2)) != own);  // whose calls are not the graph's
   REQUIRE(chain.order(own, stream_of(1)) == Status::ok);
-  static_cast<void>(device.end_capture());
+  static_cast<void>(device.end_capture(stream_of(1)));
   REQUIRE(find(stream_of(2)) == own);
 }

@@ -165,7 +165,7 @@ TEST_CASE("a captured group leaves no stream of its own in the capture") {
   }
   apart.device.begin_capture(stream_of(1));
   REQUIRE(apart.run() == ncclSuccess);
-  const LoopbackDevice::Graph graph = apart.device.end_capture();
+  const LoopbackDevice::Graph graph = apart.device.end_capture(stream_of(1));
   for (int replay = 0; replay < 2; ++replay) {
     REQUIRE(apart.device.launch(graph, stream_of(1)) == Status::ok);
   }

@@ -129,8 +129,8 @@ class LoopbackDevice final : public codec::Device {
   };
   using Graph = std::vector<Node>;
 
-  void begin_capture(codec::Stream stream);  // one at a time
-  Graph end_capture();
+  void begin_capture(codec::Stream stream);                 // also while others go on
+  Graph end_capture(codec::Stream stream);                  // of the capture that the stream takes part in
   Status launch(const Graph& graph, codec::Stream stream);  // the first error of the work
   Status submit(codec::Stream stream, Work work);           // runs it, or captures it
 
@@ -146,15 +146,16 @@ class LoopbackDevice final : public codec::Device {
 
  private:
   Status count();
-  bool captured(codec::Stream stream) const { return capturing_.count(stream) != 0; }
+  std::uint64_t capture_of(codec::Stream stream) const;  // 0 for none
+  bool captured(codec::Stream stream) const { return capture_of(stream) != 0; }
   void note(const codec::EncodeJob& job, codec::Stream stream);
   void note(const codec::DecodeJob& job, const codec::MessageHeader* own_header, codec::Stream stream);
   void note(const codec::ReceiveJob& job, codec::Stream stream);
 
-  std::set<codec::Stream> capturing_;               // streams of the capture that is under way
-  std::uint64_t capture_ = 0;                       // its number, or that of the latest
-  Graph graph_;                                     // what it has so far
-  std::map<codec::Event, std::uint64_t> recorded_;  // by an ordinary record: in which capture, or 0
+  std::map<codec::Stream, std::uint64_t> capturing_;  // streams of the captures under way, with their captures' numbers
+  std::uint64_t captures_ = 0;                        // begun so far
+  std::map<std::uint64_t, Graph> graphs_;             // what the captures under way have so far
+  std::map<codec::Event, std::uint64_t> recorded_;    // by an ordinary record: in which capture, or 0
   std::uintptr_t launch_streams_ = std::uintptr_t{1} << 60;
   std::map<void*, std::size_t> grown_;  // memory of allocate_async
   std::vector<void*> released_;         // by release_async

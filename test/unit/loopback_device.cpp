@@ -84,14 +84,20 @@ Status LoopbackDevice::create_stream(codec::Stream* stream, int) {
 
 Status LoopbackDevice::create_event(codec::Event* event) { return allocate(event, 1); }
 
-void LoopbackDevice::begin_capture(codec::Stream stream) {
-  ++capture_;
-  capturing_ = {stream};
+std::uint64_t LoopbackDevice::capture_of(codec::Stream stream) const {
+  const auto found = capturing_.find(stream);
+  return found != capturing_.end() ? found->second : 0;
 }
 
-LoopbackDevice::Graph LoopbackDevice::end_capture() {
-  capturing_.clear();
-  return std::exchange(graph_, {});
+void LoopbackDevice::begin_capture(codec::Stream stream) {
+  capturing_[stream] = ++captures_;
+  graphs_[captures_] = {};
+}
+
+LoopbackDevice::Graph LoopbackDevice::end_capture(codec::Stream stream) {
+  const auto graph = graphs_.extract(capture_of(stream));
+  std::erase_if(capturing_, [&](const auto& entry) { return entry.second == graph.key(); });
+  return graph.mapped();
 }
 
 Status LoopbackDevice::launch(const Graph& graph, codec::Stream stream) {
@@ -115,7 +121,7 @@ Status LoopbackDevice::launch(const Graph& graph, codec::Stream stream) {
 
 Status LoopbackDevice::submit(codec::Stream stream, Work work) {
   if (captured(stream)) {
-    graph_.push_back({stream, std::move(work)});
+    graphs_[capture_of(stream)].push_back({stream, std::move(work)});
     return Status::ok;
   }
   return work(stream);
@@ -132,7 +138,7 @@ Status LoopbackDevice::record(codec::Event event, codec::Stream stream) {
   if (const Status status = count(); status != Status::ok) {
     return status;
   }
-  recorded_[event] = captured(stream) ? capture_ : 0;
+  recorded_[event] = capture_of(stream);
   const codec::Event key = captured(stream) ? inside(event) : event;
   return submit(stream, [this, key](codec::Stream actual) {
     order.record(key, actual);
@@ -144,14 +150,15 @@ Status LoopbackDevice::wait(codec::Event event, codec::Stream stream) {
   if (const Status status = count(); status != Status::ok) {
     return status;
   }
-  const bool of_this_capture = !capturing_.empty() && recorded_[event] == capture_;
-  if (!of_this_capture && (captured(stream) || recorded_[event] != 0)) {
+  const std::uint64_t recorded = recorded_[event];
+  const bool joins = graphs_.contains(recorded);  // a capture that goes on
+  if (joins ? captured(stream) && capture_of(stream) != recorded : captured(stream) || recorded != 0) {
     return Status::device_error;
   }
-  if (of_this_capture) {
-    capturing_.insert(stream);
+  if (joins) {
+    capturing_[stream] = recorded;
   }
-  return submit(stream, [this, key = of_this_capture ? inside(event) : event](codec::Stream actual) {
+  return submit(stream, [this, key = joins ? inside(event) : event](codec::Stream actual) {
     order.wait(key, actual);
     return Status::ok;
   });
@@ -174,7 +181,7 @@ Status LoopbackDevice::wait_external(codec::Event event, codec::Stream stream) {
 }
 
 Status LoopbackDevice::capture(codec::Stream stream, std::uint64_t* id) {
-  *id = captured(stream) ? capture_ : 0;
+  *id = capture_of(stream);
   return Status::ok;
 }
 

@@ -57,7 +57,7 @@ std::vector<LoopbackDevice::Graph> capture(TransferRanks& ranks, std::uintptr_t 
   for (const auto& state : ranks.states) {
     state->device.begin_capture(stream_of(stream));
     messages.enqueue(*state);
-    graphs.push_back(state->device.end_capture());
+    graphs.push_back(state->device.end_capture(stream_of(stream)));
   }
   return graphs;
 }
