@@ -1,95 +1,15 @@
-"""zipccl ab: the same job without and with zipccl, in turn, in fresh processes."""
+"""zipccl ab: the same job without and with zipccl, compared."""
 
-import contextlib
 import json
-import os
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
-from zipccl_cli import logs, one_gpu, paths, reports
+from zipccl_cli import job_runs, logs, paths, reports
+from zipccl_cli.job_runs import SIDES
 from zipccl_cli.table import format_table, size_text
-
-SIDES = ("off", "on")
-TURNS = "turns"  # the file by which two runs do their steps in turn
-
-
-class Run:
-    """One execution of the job."""
-
-    def __init__(self, side, number, status, seconds, parsed, log):
-        self.side, self.number, self.status, self.seconds = side, number, status, seconds
-        self.parsed, self.log = parsed, log
-
-
-def _environment(side, library, report_folder):
-    environment = dict(os.environ)
-    if side == "on":
-        environment["LD_PRELOAD"] = paths.with_preload(library)
-        environment["ZIPCCL_REPORT"] = str(report_folder)
-    else:
-        environment.pop("ZIPCCL_REPORT", None)
-        environment["LD_PRELOAD"] = paths.without_preload()
-        if not environment["LD_PRELOAD"]:
-            del environment["LD_PRELOAD"]
-    return environment
-
-
-def _execute(jobs, command, options, library, folder, more=None):
-    """Runs one or both sides, `jobs` being pairs of side and number; several at once. Returns their runs."""
-    started, processes = time.monotonic(), []
-    with contextlib.ExitStack() as stack:
-        came = stack.enter_context(one_gpu.signals_held())
-        for side, number in jobs:
-            report_folder = folder / f"reports-{number}"
-            report_folder.mkdir(exist_ok=True)
-            output = stack.enter_context((folder / f"{side}-{number}.log").open("w"))
-            environment = {**_environment(side, library, report_folder), **(more[side] if more else {})}
-            processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment))
-            stack.callback(_stop, processes[-1])
-        ended = _wait(processes, options.timeout, came, folder / TURNS)
-    runs = []
-    for (side, number), (status, at) in zip(jobs, ended):
-        log = folder / f"{side}-{number}.log"
-        parsed = logs.parse(log.read_text(errors="replace").splitlines(), options.parse)
-        runs.append(Run(side, number, status, at - started, parsed, log))
-    return runs
-
-
-def _wait(processes, timeout, came, turns):
-    """Status and time of each process's end. When one has ended nobody waits for its turn any more; when one has
-    failed the others end, too."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    ended = [None] * len(processes)
-    while None in ended:
-        time.sleep(0.05)
-        late = came or (deadline is not None and time.monotonic() > deadline)
-        for index, process in enumerate(processes):
-            if ended[index] is not None:
-                continue
-            status = process.poll()
-            if status is None and (late or any(end and end[0] for end in ended)):
-                _stop(process)
-                status = 124
-            if status is not None:
-                ended[index] = status, time.monotonic()
-                turns.unlink(missing_ok=True)
-    return ended
-
-
-def _stop(process):
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(timeout=30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _why_unusable(run):
@@ -99,22 +19,6 @@ def _why_unusable(run):
     if not run.parsed.results:
         return "no losses found in its output: name the format with --parse"
     return None
-
-
-def _in_turns(options, command, library, folder):
-    """A pair of runs at the same time, each waiting for its turn before every step (test/jobs/turns.py)."""
-    for first in range(1, 2 * options.repeat, 2):
-        turns = folder / TURNS
-        turns.touch()
-        with one_gpu.mps() as variables:  # one daemon for both
-            more = {side: {**variables, "JOB_TURNS": f"{turns}:{index}"} for index, side in enumerate(SIDES)}
-            yield from _execute([(side, first + index) for index, side in enumerate(SIDES)], command, options, library,
-                                folder, more)
-
-
-def _one_by_one(options, command, library, folder):
-    for number in range(1, 2 * options.repeat + 1):
-        yield from _execute([(SIDES[(number - 1) % 2], number)], command, options, library, folder)
 
 
 def _side_summary(runs, skip):
@@ -191,6 +95,8 @@ def format_summary(summary, traffic, runs):
         rows.append([side, str(part["runs"]), *time_cells, *wire, ratio])
     header = ["zipccl", "runs", f"ms per {runs[0].parsed.unit}", "spread", "raw bytes", "wire bytes", "ratio"]
     lines = [format_table(header, rows)]
+    if all("step_ms" not in summary[side] for side in SIDES) and any(run.parsed.times for run in runs):
+        lines.append("no times: --skip-steps leaves no step over")
     if summary["speedup"] is not None:
         noise = "unknown: one run" if summary["noise"] is None else _percent(summary["noise"])
         lines.append(f"speedup {summary['speedup']:.3f}, noise (spread of the runs without zipccl) {noise}")
@@ -198,7 +104,7 @@ def format_summary(summary, traffic, runs):
             lines.append("pairs of runs: " + ", ".join(f"{pair:.3f}" for pair in summary["speedup_of_pairs"]))
         if summary["speedup_of_steps"]:
             low, middle, high = summary["speedup_of_steps"]
-            lines.append(f"steps in turn: {middle:.3f}, middle half {low:.3f} to {high:.3f}")
+            lines.append(f"speedup of steps in turn: median {middle:.3f}, middle half {low:.3f} to {high:.3f}")
     shares = [summary[side].get("all_to_all_share") for side in SIDES]
     if None not in shares:
         lines.append(f"all-to-all takes {_percent(shares[0])} of a {runs[0].parsed.unit} without zipccl, "
@@ -222,16 +128,18 @@ def progress(run, skip):
 
 def _run_all(options, command, library, folder):
     runs = []
-    for run in (_in_turns if options.in_turns else _one_by_one)(options, command, library, folder):
-        print(f"run {run.number} of {2 * options.repeat}, {run.side}: {progress(run, options.skip_steps)}",
-              file=sys.stderr, flush=True)
-        reason = _why_unusable(run)
-        if reason:
+    for together in (job_runs.in_turns if options.in_turns else job_runs.one_by_one)(options, command, library, folder):
+        for run in together:
+            print(f"run {run.number} of {2 * options.repeat}, {run.side}: {progress(run, options.skip_steps)}",
+                  file=sys.stderr, flush=True)
+        unusable = [run for run in together if run.status != job_runs.STOPPED and _why_unusable(run)]
+        for run in unusable:
             tail = run.log.read_text(errors="replace").splitlines()[-20:]
-            print("\n".join(["", *tail, "", f"zipccl: run {run.number} ({run.side}): {reason}; its log ends as above"]),
-                  file=sys.stderr)
+            verdict = f"zipccl: run {run.number} ({run.side}): {_why_unusable(run)}; its log ends as above"
+            print("\n".join(["", *tail, "", verdict]), file=sys.stderr)
+        if unusable:
             return runs, False
-        runs.append(run)
+        runs += together
     return runs, True
 
 

@@ -77,10 +77,10 @@ def _add_step(parsed, groups):
     if result not in seen:
         seen.append(result)
         seen.sort()
-    if groups.get("time_ms"):
+    if groups.get("time_ms") and float(groups["time_ms"]) > 0:
         parsed.times[step] = float(groups["time_ms"])
         if groups.get("all_to_all_ms"):
             parsed.all_to_all[step] = float(groups["all_to_all_ms"])
-    elif groups.get("tps"):
+    elif groups.get("tps") and float(groups["tps"].replace(",", "")) > 0:
         parsed.times[step] = 1e6 / float(groups["tps"].replace(",", ""))
         parsed.unit = "1,000 tokens"

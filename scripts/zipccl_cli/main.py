@@ -6,6 +6,7 @@ import signal
 import sys
 
 from zipccl_cli import ab, ablation, one_gpu, paths, perf
+from zipccl_cli.option_types import count, positive, seconds
 
 
 def split_command(arguments):
@@ -37,26 +38,27 @@ def parser():
     run.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
     run.set_defaults(call=run_command, takes_command=True)
 
-    compare = commands.add_parser("ab", help="run a job without and with zipccl in turn: zipccl ab -- COMMAND")
-    compare.add_argument("--repeat", type=perf.positive, metavar="N", default=3, help="runs of each kind (3)")
+    compare = commands.add_parser("ab", help="run a job without and with zipccl, one by one: zipccl ab -- COMMAND")
+    compare.add_argument("--repeat", type=positive, metavar="N", default=3, help="runs of each kind (3)")
     compare.add_argument("--parse", default="auto", metavar="FORMAT", help="torchtitan, megatron, job, auto, or a "
                          "regular expression with the groups step, loss and time_ms (auto)")
-    compare.add_argument("--skip-steps", type=int, metavar="N", default=2,
+    compare.add_argument("--skip-steps", type=count, metavar="N", default=2,
                          help="first steps to leave out of the times (2)")
     compare.add_argument("--json", metavar="FILE", help="write everything as JSON")
     compare.add_argument("--reports", metavar="DIR", help="keep the last run's reports here")
     compare.add_argument("--must-compress", action="store_true", help="fail if no call was compressed")
-    compare.add_argument("--in-turns", action="store_true", help="run both at once, the steps in turn: for jobs that "
-                         "wait for their turn (test/jobs/turns.py)")
+    compare.add_argument("--in-turns", action="store_true", help="run both at once, their steps in turn: for jobs of "
+                         "one machine that wait for their turn (test/jobs/turns.py)")
     compare.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
-    compare.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of one run")
+    compare.add_argument("--timeout", type=seconds, metavar="SECONDS", help="limit of one run, with --in-turns of "
+                         "two")
     compare.set_defaults(call=ab.main, takes_command=True)
 
     ranks = commands.add_parser("ranks", help="start ranks on this machine, several on one GPU if need be: "
                                 "zipccl ranks N -- COMMAND")
-    ranks.add_argument("ranks", type=perf.positive, metavar="N", help="number of ranks")
+    ranks.add_argument("ranks", type=positive, metavar="N", help="number of ranks")
     ranks.add_argument("--share-gpu", action="store_true", help="let ranks share GPUs although there are enough")
-    ranks.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of the job")
+    ranks.add_argument("--timeout", type=seconds, metavar="SECONDS", help="limit of the job")
     ranks.set_defaults(call=ranks_command, takes_command=True)
 
     for subcommand in (run, compare, ranks):
@@ -88,7 +90,9 @@ def _interrupt(number, _):
 
 
 def main(arguments):
-    signal.signal(signal.SIGTERM, _interrupt)  # jobs, daemons and folders are cleaned up on the way out
+    for number in (signal.SIGHUP, signal.SIGTERM):  # jobs, daemons and folders are cleaned up on the way out
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup does
+            signal.signal(number, _interrupt)
     arguments, command = split_command(arguments)
     try:
         top = parser()

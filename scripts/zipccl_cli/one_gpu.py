@@ -77,15 +77,15 @@ def free_port():
 
 @contextlib.contextmanager
 def signals_held():
-    """SIGINT and SIGTERM come when what is inside is done; meanwhile the list that it gets says which came. Their
-    exception could come while a process starts, which would be left behind, known to nobody, or inside of poll(), which
-    would keep the process's lock, so that a later wait() never returns."""
+    """SIGHUP, SIGINT and SIGTERM come when what is inside is done; meanwhile the list that it gets says which came.
+    Their exception could come while a process starts, which would be left behind, known to nobody, or inside of poll(),
+    which would keep the process's lock, so that a later wait() never returns."""
     came = []
     if threading.current_thread() is not threading.main_thread():  # others get no signals
         yield came
         return
     # Not those that are ignored, as by nohup: the processes would no longer ignore them.
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for number in handlers:
         signal.signal(number, lambda number, _: came.append(number))

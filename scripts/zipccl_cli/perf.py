@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from zipccl_cli import ablation, paths
+from zipccl_cli.option_types import count, positive, seconds
 from zipccl_cli.measure import SIDES, backend_text, measure, wrong_calls
 from zipccl_cli.table import format_table
 
@@ -109,19 +110,12 @@ def codec(options):
     return status
 
 
-def positive(text):
-    """Type of an option: a whole number above zero."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of at least 1")
-    return int(text)
-
-
 def _add_common_arguments(parser, smallest, largest, factor):
     parser.add_argument("-b", dest="smallest", default=smallest, metavar="BYTES", help=f"smallest size ({smallest})")
     parser.add_argument("-e", dest="largest", default=largest, metavar="BYTES", help=f"largest size ({largest})")
     parser.add_argument("-f", dest="factor", default=factor, metavar="N", help=f"factor between sizes ({factor})")
-    parser.add_argument("-n", dest="iterations", type=int, metavar="N", default=20, help="timed calls a size (20)")
-    parser.add_argument("-w", dest="warm_up", type=int, metavar="N", default=5, help="calls before (5)")
+    parser.add_argument("-n", dest="iterations", type=positive, metavar="N", default=20, help="timed calls a size (20)")
+    parser.add_argument("-w", dest="warm_up", type=count, metavar="N", default=5, help="calls before (5)")
     parser.add_argument("-J", dest="json", metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--data", type=pathlib.Path, metavar="DIR", default=paths.RECORDED,
                         help="folder of recorded tensors")
@@ -131,7 +125,7 @@ def add_codec_arguments(parser):
     _add_common_arguments(parser, "1M", "1G", "4")
     parser.add_argument("--input", metavar="KIND", default="recorded",
                         help="normal, random, zeros or recorded (recorded)")
-    parser.add_argument("--pool-fraction", type=int, metavar="UNITS", help="room of a message, per 256 tiles")
+    parser.add_argument("--pool-fraction", type=positive, metavar="UNITS", help="room of a message, per 256 tiles")
 
 
 def _add_collective_arguments(parser, prefix, smallest="1M", largest="256M"):
@@ -148,7 +142,7 @@ def _add_collective_arguments(parser, prefix, smallest="1M", largest="256M"):
     parser.add_argument("--no-preload", action="store_true", help="native against native: the noise")
     parser.add_argument("--standin", action="store_true", help="the stand-in NCCL although there is a GPU")
     parser.add_argument("--lib", metavar="PATH", help="libzipccl.so to preload")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="limit of the whole run")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="limit of the whole run")
 
 
 def _add_hook_argument(parser):

@@ -22,7 +22,8 @@ sys.path.insert(0, str(ROOT / "test" / "jobs"))
 import count_tests  # noqa: E402
 import summary  # noqa: E402
 import text  # noqa: E402
-from zipccl_cli import ab, ablation, logs, main, one_gpu, paths, reports, table  # noqa: E402
+from processes import is_running  # noqa: E402
+from zipccl_cli import ab, ablation, job_runs, logs, main, one_gpu, paths, reports, table  # noqa: E402
 
 TORCHTITAN = ("[rank0]:[titan] 2026-11-01 10:00:00,000 - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss: {loss}  "
               "\x1b[38mgrad_norm:  1.2345  \x1b[33mmemory:  1.00GiB(0.72%)  \x1b[34mtps: {tps}  \x1b[36mtflops: 3.0  "
@@ -71,7 +72,7 @@ class Logs(unittest.TestCase):
 
 def run_of(side, number, losses, milliseconds=10.0, digest="0" * 16):
     lines = [f"step {step} loss {loss} time_ms {milliseconds}" for step, loss in enumerate(losses, 1)]
-    return ab.Run(side, number, 0, 1.0, logs.parse([*lines, f"parameters hash {digest}"]), None)
+    return job_runs.Run(side, number, 0, 1.0, logs.parse([*lines, f"parameters hash {digest}"]), None)
 
 
 class Verdicts(unittest.TestCase):
@@ -98,19 +99,33 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(result["speedup_of_pairs"], [1.25, 3.0])
         self.assertIn("pairs of runs: 1.250, 3.000", ab.format_summary(result, None, runs))
         runs.append(run_of("off", 5, ["1.5"], 30.0))  # no pair: its partner is missing
-        runs.append(ab.Run("on", 6, 0, 1.0, logs.parse(["step 1 loss 1.5"], r"step (?P<step>\d+) loss (?P<loss>\S+)"), None))  # printed no times
+        runs.append(run_of("on", 6, ["1.5"], 0.0))  # printed no times
         self.assertEqual(ab.summarize(runs, 0)["speedup_of_pairs"], [1.25, 3.0])
 
     def test_progress_names_a_runs_own_time(self):
         self.assertEqual(ab.progress(run_of("off", 1, ["1.5", "1.25"], 20.0), 1), "2 steps of 20.00 ms, 1.0 s")
-        self.assertEqual(ab.progress(ab.Run("on", 1, 0, 2.0, logs.parse(["step 1 loss 1.5"], r"step (?P<step>\d+) loss (?P<loss>\S+)"), None), 0),
-                         "1 steps, 2.0 s")
+        self.assertEqual(ab.progress(run_of("on", 2, ["1.5"], 0.0), 0), "1 steps, 1.0 s")  # no time is ever zero
+
+    def test_steps_that_are_all_left_out_are_said(self):
+        runs = [run_of("off", 1, ["1.5"]), run_of("on", 2, ["1.5"])]
+        self.assertIn("--skip-steps leaves no step over", ab.format_summary(ab.summarize(runs, 1), None, runs))
+        self.assertNotIn("--skip-steps", ab.format_summary(ab.summarize(runs, 0), None, runs))
+
+    def test_quartiles_of_steps_in_turn(self):
+        runs = [run_of("off", 1, ["1"] * 5, 20.0), run_of("on", 2, ["1"] * 5, 20.0)]
+        runs[0].parsed.times = dict(enumerate((20.0, 22.0, 30.0, 24.0, 20.0)))
+        runs[1].parsed.times = dict.fromkeys(range(5), 20.0)
+        result = ab.summarize(runs, 0, in_turns=True)
+        self.assertEqual(result["speedup_of_steps"], [1.0, 1.1, 1.2])
+        self.assertIn("speedup of steps in turn: median 1.100, middle half 1.000 to 1.200",
+                      ab.format_summary(result, None, runs))
+        self.assertIsNone(ab.summarize(runs, 0)["speedup_of_steps"])
 
     def test_all_to_all_share(self):
         runs = []
         for number, (side, milliseconds) in enumerate((("off", 60.0), ("on", 40.0)), 1):
             lines = [f"step {step} loss 1 time_ms 80.0 all_to_all_ms {milliseconds}" for step in range(3)]
-            runs.append(ab.Run(side, number, 0, 1.0, logs.parse(lines), None))
+            runs.append(job_runs.Run(side, number, 0, 1.0, logs.parse(lines), None))
         self.assertIn("all-to-all takes 75.0 % of a step without zipccl, 50.0 % with it",
                       ab.format_summary(ab.summarize(runs, 1), None, runs))
         plain = [run_of("off", 1, ["1"]), run_of("on", 2, ["1"])]
@@ -135,78 +150,6 @@ class Verdicts(unittest.TestCase):
         result = ab.summarize(runs, 0)
         self.assertIsNone(result["identical"])
         self.assertIn("cannot compare", ab.format_summary(result, None, runs))
-
-
-def is_running(process):
-    """False for zombies too: in a container nobody may reap orphans."""
-    try:
-        status = pathlib.Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-    return status.rsplit(")", 1)[1].split()[0] != "Z"
-
-
-TURNING_JOB = """
-import os, sys, time
-sys.path.insert(0, sys.argv[1])
-import turns
-in_turn = turns.Turns(int(os.environ["WORLD_SIZE"]))
-for step in range(1, 6):
-    with in_turn.turn():
-        with open(sys.argv[2], "a") as steps:
-            steps.write(f"{'on' if os.environ.get('ZIPCCL_REPORT') else 'off'} {step} begins\\n")
-        time.sleep(0.002 * (1 + int(os.environ["RANK"])))
-        with open(sys.argv[2], "a") as steps:
-            steps.write(f"{'on' if os.environ.get('ZIPCCL_REPORT') else 'off'} {step} ends\\n")
-        print(f"step {step} loss 1.5 time_ms 1.0", flush=True)
-    if step == 3 and sys.argv[3] == "fails" and not os.environ.get("ZIPCCL_REPORT"):
-        sys.exit(7)
-    if step == 3 and sys.argv[3] == "shorter" and not os.environ.get("ZIPCCL_REPORT"):
-        break
-if sys.argv[3] == "fails":
-    time.sleep(60)
-"""
-
-
-class InTurns(unittest.TestCase):
-    RANKS = 3
-
-    def run_pair(self, ending):
-        options = argparse.Namespace(timeout=30, parse="job", repeat=1)
-        with tempfile.TemporaryDirectory() as folder:
-            order = pathlib.Path(folder) / "order"
-            command = [sys.executable, ROOT / "scripts" / "zipccl", "ranks", str(self.RANKS), "--", sys.executable,
-                       "-c", TURNING_JOB, ROOT / "test" / "jobs", order, ending]
-            runs = list(ab._in_turns(options, command, "", pathlib.Path(folder)))
-            return runs, order.read_text().splitlines()
-
-    def test_every_step_has_the_machine_to_itself(self):
-        runs, order = self.run_pair("ends")
-        self.assertEqual([run.status for run in runs], [0, 0])
-        self.assertEqual([run.side for run in runs], ["off", "on"])
-        turns = [order[at : at + 2 * self.RANKS] for at in range(0, len(order), 2 * self.RANKS)]
-        self.assertEqual([set(line.rsplit(" ", 1)[0] for line in turn) for turn in turns],
-                         [{f"{side} {step}"} for step in range(1, 6) for side in ("off", "on")])
-
-    def test_who_is_left_goes_on_alone(self):
-        runs, _ = self.run_pair("shorter")
-        self.assertEqual([(run.status, len(run.parsed.results)) for run in runs], [(0, 3), (0, 5)])
-
-    def test_a_failure_ends_both(self):
-        started = time.monotonic()
-        runs, _ = self.run_pair("fails")
-        self.assertEqual(runs[0].status, 7)
-        self.assertLess(time.monotonic() - started, 25)
-
-    def test_quartiles_of_steps(self):
-        times = [20.0, 22.0, 30.0, 24.0, 20.0]
-        runs = [ab.Run(side, number, 0, 1.0, logs.parse([f"step {step} loss 1 time_ms {each if side == 'off' else 20.0}"
-                                                         for step, each in enumerate(times)]), None)
-                for number, side in enumerate(("off", "on"), 1)]
-        result = ab.summarize(runs, 0, in_turns=True)
-        self.assertEqual(result["speedup_of_steps"], [1.0, 1.1, 1.2])
-        self.assertIn("steps in turn: 1.100, middle half 1.000 to 1.200", ab.format_summary(result, None, runs))
-        self.assertIsNone(ab.summarize(runs, 0)["speedup_of_steps"])
 
 
 class TerminatingLock:
@@ -315,7 +258,7 @@ class Launcher(unittest.TestCase):
     def start_job(self):
         with tempfile.TemporaryDirectory() as folder:
             options = argparse.Namespace(timeout=60, parse=None)
-            ab._execute([("off", 1)], ["sleep", "60"], options, "", pathlib.Path(folder))
+            job_runs.execute([("off", 1)], ["sleep", "60"], options, "", pathlib.Path(folder))
 
     def test_termination_while_a_process_starts_leaves_none_behind(self):
         def terminate_at(last):
