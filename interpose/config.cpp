@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "codec/format.hpp"
+#include "switcher/text.hpp"
 
 namespace zipccl::interpose {
 
@@ -92,6 +93,12 @@ bool has_prefix(std::string_view name) {
   return name.starts_with(prefix) && name.substr(prefix.size()).starts_with('_');
 }
 
+// A value as a message may quote it: on one line, and short enough that the rest of the message fits, too.
+std::string quoted(std::string_view value) {
+  constexpr std::size_t most = 100;
+  return switcher::one_line(value.substr(0, most)) + (value.size() > most ? "..." : "");
+}
+
 std::string unknown_warning(std::string_view name) {
   const auto nearest = std::min_element(
       names.begin(), names.end(), [&](auto one, auto other) { return distance(name, one) < distance(name, other); });
@@ -99,7 +106,7 @@ std::string unknown_warning(std::string_view name) {
   const std::string advice = distance(name, *nearest) <= likely_slips
                                  ? "did you mean " + std::string(*nearest) + "?"
                                  : std::string("zipccl's README lists all variables");
-  return "unknown variable " + std::string(name) + " is ignored; " + advice;
+  return "unknown variable " + quoted(name) + " is ignored; " + advice;
 }
 
 const char* to_string(collectives::Exchange exchange) {
@@ -262,15 +269,16 @@ std::uint64_t Configuration::link_min_bytes(switcher::LinkClass link) const {
 
 Configuration parse_configuration(const Environment& environment) {
   Configuration result;
-#define ZIPCCL_PARSE(member, name, kind, standard, accepted, description)                                       \
-  result.settings.member = *kind::parse(standard);                                                              \
-  if (const auto found = environment.find(name); found != environment.end() && !found->second.empty()) {        \
-    result.given.insert(*found);                                                                                \
-    if (auto value = kind::parse(found->second)) {                                                              \
-      result.settings.member = *std::move(value);                                                               \
-    } else {                                                                                                    \
-      result.errors.push_back(std::string(name) + "=" + found->second + " is not accepted; use " + (accepted)); \
-    }                                                                                                           \
+#define ZIPCCL_PARSE(member, name, kind, standard, accepted, description)                                  \
+  result.settings.member = *kind::parse(standard);                                                         \
+  if (const auto found = environment.find(name); found != environment.end() && !found->second.empty()) {   \
+    result.given.insert(*found);                                                                           \
+    if (auto value = kind::parse(found->second)) {                                                         \
+      result.settings.member = *std::move(value);                                                          \
+    } else {                                                                                               \
+      result.errors.push_back(std::string(name) + "=" + quoted(found->second) + " is not accepted; use " + \
+                              (accepted));                                                                 \
+    }                                                                                                      \
   }
   ZIPCCL_PARAMETERS(ZIPCCL_PARSE)
 #undef ZIPCCL_PARSE

@@ -52,6 +52,19 @@ TEST_CASE("accepted values") {
   CHECK(parse_configuration({{"ZIPCCL_REPORT", "/tmp/a b"}}).settings.report_directory == "/tmp/a b");
 }
 
+TEST_CASE("whatever a wrong value is, its message is one line that says what is accepted") {
+  for (const std::string& value : {std::string("a\nb\tc"), std::string(3000, 'x')}) {
+    const Configuration own = parse_configuration({{"ZIPCCL_STAGING_MB", value}, {"ZIPCCL_" + value, "1"}});
+    REQUIRE(own.errors.size() == 1);
+    REQUIRE(own.warnings.size() == 1);
+    for (const std::string& message : {own.errors.front(), own.warnings.front()}) {
+      CHECK(message.size() < 300);
+      CHECK(message.find_first_of("\n\t") == std::string::npos);
+    }
+    CHECK(own.errors.front().ends_with("is not accepted; use 1 to 65536"));
+  }
+}
+
 TEST_CASE("copy engines bring all-gathers over NVLink in, and nothing else") {
   const Configuration plain = parse_configuration({});
   CHECK(!plain.settings.copy_engines);
