@@ -11,6 +11,7 @@
 #include "collectives/call_chain.hpp"
 #include "collectives/chunk_plan.hpp"
 #include "collectives/nccl_table.hpp"
+#include "collectives/outcome.hpp"
 #include "collectives/overflow_port.hpp"
 #include "collectives/own_streams.hpp"
 #include "collectives/staging.hpp"
@@ -68,6 +69,18 @@ struct Communicator {
   std::atomic<std::uint64_t> transfer_staging_bytes = 0;  // of `transfers`, for reports
   std::atomic<bool> aborted = false;                      // set by ncclCommAbort and ncclCommRevoke from any thread
 };
+
+// What earlier calls' kernels have found. Where NCCL has lost a peer they find no message, which is not zipccl's fault:
+// NCCL's own word for it then counts.
+inline Outcome fault_of(const Communicator& communicator) {
+  const Status fault = communicator.port->status();
+  ncclResult_t error = ncclSuccess;
+  if (fault != Status::ok && communicator.nccl->ncclCommGetAsyncError(communicator.handle, &error) == ncclSuccess &&
+      error != ncclSuccess && error != ncclInProgress) {
+    return Outcome::of(error);
+  }
+  return Outcome::of(fault);
+}
 
 // A stream of the communicator's own for calls on the caller's. Throws where there is no memory.
 inline Status find_own_stream(Communicator& communicator, codec::Stream caller, codec::Stream* own) {

@@ -17,8 +17,8 @@ bool StaticLane::overlaps() const {
 }
 
 Outcome StaticLane::encode_next() {
-  if (const Status fault = communicator().port->status(); fault != Status::ok) {
-    return Outcome::of(fault);
+  if (const Outcome fault = fault_of(communicator()); !fault.ok()) {
+    return fault;
   }
   begin_next();
   const codec::Stream stream = current().call->stream;

@@ -94,7 +94,7 @@ Outcome TransferGroup::usable() const {
   if (communicator_.failure != ncclSuccess) {
     return {communicator_.failure, Status::ok};  // said before
   }
-  return Outcome::of(communicator_.aborted.load() ? Status::aborted : communicator_.port->status());
+  return communicator_.aborted.load() ? Outcome::of(Status::aborted) : fault_of(communicator_);
 }
 
 void TransferGroup::find_streams() {

@@ -68,6 +68,7 @@ ncclResult_t issue(Call call, After after) {
 }
 
 constexpr auto look_interval = std::chrono::microseconds(50);
+constexpr auto shipping_patience = std::chrono::seconds(1);  // for peers that do not take what they wait for
 
 Status fault_of(const CommState& state) {
   const OverflowLink* overflow = state.overflow();
@@ -87,9 +88,11 @@ void log_fault(CommState& state, Status status) {
 // What the communicator's kernels still wait for must come from this process's and the peers' helper threads, and what
 // peers still wait for must have left this process, before anything is taken apart. Asks the device and not the port
 // whether all is done, and NCCL: what a failed call has left out, or a lost device or peer, never finishes. An abort by
-// another thread ends the wait.
+// another thread ends the wait. What NCCL has lost never comes either: a decode behind such an operation finds in its
+// place what was there before, and would wait for that one's overflow for ever. It is released, when what this process
+// has encoded has left.
 void flush(const CommPointer& state) {
-  const OverflowLink* overflow = state != nullptr ? state->overflow() : nullptr;
+  OverflowLink* const overflow = state != nullptr ? state->overflow() : nullptr;
   if (overflow == nullptr) {
     return;
   }
@@ -100,14 +103,28 @@ void flush(const CommPointer& state) {
     return asked != ncclSuccess || (error != ncclSuccess && error != ncclInProgress);
   };
   bool idle = false;
+  bool gone = false;
   const auto ended = [&] {
     return state->communicator.chain->idle(&idle) != Status::ok || (idle && overflow->port().flushed());
   };
-  while (!ended() && fault_of(*state) == Status::ok && !state->communicator.aborted.load() && !lost()) {
+  while (!ended() && fault_of(*state) == Status::ok && !state->communicator.aborted.load() && !gone) {
     std::this_thread::sleep_for(look_interval);
+    gone = lost();
   }
-  if (const Status fault = fault_of(*state); fault != Status::ok && !state->communicator.aborted.load()) {
-    log_fault(*state, fault);  // the caller may not ask any more
+  const Status fault = fault_of(*state);
+  gone = gone || (fault != Status::ok && lost());
+  if (gone) {
+    const auto limit = std::chrono::steady_clock::now() + shipping_patience;
+    while (!overflow->port().flushed() && !state->communicator.aborted.load() &&
+           std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(look_interval);
+    }
+    overflow->port().release();
+  }
+  if (fault != Status::ok && !state->communicator.aborted.load()) {
+    if (!gone) {
+      log_fault(*state, fault);  // the caller may not ask any more
+    }
   } else if (idle) {
     unregister_staging(*state);
   }

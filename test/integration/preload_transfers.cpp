@@ -398,6 +398,41 @@ int captured_first() {
   return 0;
 }
 
+// Rank 1 aborts when a call of rank 0's waits for it: rank 0 hears of the loss, makes another call ("call") or none,
+// and ends the communicator. Its decode finds no message, or that of a call before, whose overflow nobody has any more.
+int lost_then(const std::string& end) {
+  ncclComm_t comm = create();
+  const Stream stream;
+  Ring ring(standard_count, everybody(), random_value_of);
+  if (end != "call") {
+    EXPECT(ring.group(comm, stream.stream) == ncclSuccess);
+    stream.wait();
+    EXPECT(ring.right());
+  }
+  if (rank_number() != 0) {
+    await("called", 0);
+    EXPECT(ncclCommAbort(comm) == ncclSuccess);
+    await("ended", 0);  // a process that is gone would be missed
+    return 0;
+  }
+  EXPECT(ring.group(comm, stream.stream) == ncclSuccess);
+  say("called");
+  for (ncclResult_t error = ncclSuccess; error == ncclSuccess;) {
+    EXPECT(ncclCommGetAsyncError(comm, &error) == ncclSuccess);
+  }
+  if (end == "call") {
+    stream.wait();
+    EXPECT(ncclSend(ring.send.data(), ring.send.size(), ncclBfloat16, ring.next, comm, stream.stream) ==
+           ncclRemoteError);
+  } else if (end == "finalize") {
+    EXPECT(ncclCommFinalize(comm) == ncclRemoteError);
+  }
+  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  stream.wait();
+  say("ended");
+  return 0;
+}
+
 // No address space is left for staging.
 int no_memory() {
   ncclComm_t comm = create();
@@ -441,6 +476,9 @@ int transfer_scenario(int argc, char** argv) {
                                                       {"transfers-no-memory", no_memory}};
   if (argc == 2 && std::strcmp(argv[0], "transfers-dropped-late") == 0) {
     return dropped_late(std::atoi(argv[1]));
+  }
+  if (argc == 2 && std::strcmp(argv[0], "transfers-lost") == 0) {
+    return lost_then(argv[1]);
   }
   const auto found = scenarios.find(argc > 0 ? argv[0] : "");
   return found == scenarios.end() ? 2 : found->second();

@@ -135,6 +135,13 @@ class Errors(Case):
                 self.assertEqual(result.status, 0, result)
                 self.assertRegex(result.out, r"lost [1-6]\n")
 
+    def test_communicator_ended_after_a_loss(self):
+        """What was enqueued behind the lost call ends, and no fault of zipccl's is reported."""
+        for end in ("call", "destroy", "finalize"):
+            for result in self.again("transfers-lost", end, ZIPCCL_POOL=0, seconds=20):
+                self.assertNotIn("report this", result.err)
+            self.again("transfers-lost", end, ZIPCCL="off", seconds=20)
+
     def test_capture_without_staging(self):
         """Staging is then made beside the capture."""
         for mebibytes in (0, 1):
