@@ -1,9 +1,11 @@
 #include "interpose/apart.hpp"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "interpose/callers.hpp"
+#include "interpose/log.hpp"
 #include "interpose/process.hpp"
 
 namespace zipccl::interpose {
@@ -24,6 +26,9 @@ class Apart final : public EligibleCalls::Apart {
 
   ncclResult_t begin() override {
     const RealCall scope;
+    if (const ncclResult_t result = check(); result != ncclSuccess) {
+      return result;
+    }
     for (EligibleAllGather& call : all_gathers_) {
       if (const ncclResult_t result = move(*call.owner, &call.call.stream); result != ncclSuccess) {
         return result;
@@ -64,6 +69,49 @@ class Apart final : public EligibleCalls::Apart {
     codec::Stream caller;
     codec::Stream own;
   };
+
+  // What NCCL refuses, before anything is enqueued, so that the communicators can go on: to order such streams spoils
+  // captures, and takes in streams that none of them has.
+  ncclResult_t check() const {
+    std::map<ncclComm_t, std::uint64_t> captures;
+    ncclResult_t result = ncclSuccess;
+    const auto look = [&](const CommState& state, ncclComm_t comm, codec::Stream stream) {
+      result = result == ncclSuccess ? check(state, comm, stream, &captures) : result;
+    };
+    for (const EligibleAllGather& call : all_gathers_) {
+      look(*call.owner, call.owner->communicator.handle, call.call.stream);
+    }
+    for (const EligibleTransfer& call : transfers_) {
+      look(*call.owner, call.owner->communicator.handle, call.transfer.stream);
+    }
+    const CommState& any = all_gathers_.empty() ? *transfers_.front().owner : *all_gathers_.front().owner;
+    for (const NativeStream& call : native_) {
+      if (call.comm != nullptr) {
+        look(any, call.comm, *call.stream);
+      }
+    }
+    return result;
+  }
+
+  // One stream of a communicator, with the device of `state`.
+  static ncclResult_t check(const CommState& state, ncclComm_t comm, codec::Stream stream,
+                            std::map<ncclComm_t, std::uint64_t>* captures) {
+    codec::Device& device = *state.communicator.device;
+    std::uint64_t capture = 0;
+    if (device.capture(stream, &capture) != Status::ok) {
+      log::write(LogLevel::warn, "a group cannot be issued: a stream's capture cannot be told: %s",
+                 device.last_error());
+      return ncclUnhandledCudaError;
+    }
+    const auto [known, added] = captures->try_emplace(comm, capture);
+    if (!added && known->second != capture) {
+      log::write(LogLevel::warn,
+                 "a group cannot be issued: a communicator's streams must all be captured into the same graph, or none "
+                 "of them");
+      return ncclInvalidUsage;
+    }
+    return ncclSuccess;
+  }
 
   static Status join(const Branch& branch) {
     return branch.owner->communicator.chain->order(branch.own, branch.caller);

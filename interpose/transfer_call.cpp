@@ -288,16 +288,18 @@ ncclResult_t begin_transfer(EligibleTransfer* call, bool* compressed) {
   one.stream = operation.stream;
   one.eligible = route == Route::compressed;
   one.form = operation.call_bytes << 1 | (call->dtype == ncclBfloat16 ? 1 : 0);
+  bool answers = true;  // a device that cannot answer fails in NCCL, which says why and goes on afterwards
   if (one.eligible) {
-    std::uint64_t capture = 0;  // a device that cannot answer fails in NCCL, which says why
-    one.capturing = state.communicator.device->capture(operation.stream, &capture) != Status::ok || capture != 0;
+    std::uint64_t capture = 0;
+    answers = state.communicator.device->capture(operation.stream, &capture) == Status::ok;
+    one.capturing = !answers || capture != 0;
   }
   CallClass& pair = state.classes->transfers().pair(static_cast<std::uint32_t>(operation.peer), sends);
   bool agreed = false;
   if (const Status status = pair.begin(one, &agreed); status != Status::ok) {
     return refuse(state, sends ? "a send" : "a receive", status);
   }
-  *compressed = one.eligible && agreed;
+  *compressed = one.eligible && agreed && answers;
   operation.pool_fraction = pair.pool_fraction();
   if (!*compressed) {
     count_native(state, operation.kind, operation.call_bytes, one.eligible ? Route::native : route);
@@ -342,7 +344,8 @@ ncclResult_t begin_all_to_all(EligibleAllToAll* call, bool* compressed) {
   const bool registered =
       state.registered.overlaps(call->send, bytes) || state.registered.overlaps(call->receive, bytes);
   std::uint64_t capture = 0;
-  const bool capturing = communicator.device->capture(call->stream, &capture) != Status::ok || capture != 0;
+  const bool answers = communicator.device->capture(call->stream, &capture) == Status::ok;  // as for a transfer
+  const bool capturing = !answers || capture != 0;
   const std::uint64_t values = call->count * static_cast<std::uint64_t>(communicator.rank_count);
   bool agreed = false;
   if (const Status status = state.classes->transfers().all_to_all().begin(
@@ -350,7 +353,7 @@ ncclResult_t begin_all_to_all(EligibleAllToAll* call, bool* compressed) {
       status != Status::ok) {
     return refuse(state, "an all-to-all", status);
   }
-  *compressed = agreed && !registered;
+  *compressed = agreed && !registered && answers;
   if (!*compressed) {
     count_native(state, Collective::all_to_all, bytes, registered ? Route::registered : Route::native);
   }

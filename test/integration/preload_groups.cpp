@@ -60,6 +60,22 @@ JoinedCall ring_call() {
   return made;
 }
 
+JoinedCall exchange_call() {
+  const auto ranks = static_cast<std::size_t>(world_size());
+  JoinedCall made;
+  made.send.resize(standard_count * ranks);
+  made.receive.resize(standard_count * ranks);
+  for (std::size_t i = 0; i < made.receive.size(); ++i) {
+    const std::size_t place = static_cast<std::size_t>(rank_number()) * standard_count + i % standard_count;
+    made.expected.push_back(value_of(static_cast<int>(i / standard_count), place));
+  }
+  made.call = [](JoinedCall& own, ncclComm_t comm, cudaStream_t stream) {
+    EXPECT(ncclAlltoAll(own.send.data(), own.receive.data(), standard_count, ncclBfloat16, comm, stream) ==
+           ncclSuccess);
+  };
+  return made;
+}
+
 // Always native.
 JoinedCall native_call() {
   JoinedCall made = gather_call();
@@ -221,11 +237,48 @@ int unlike_classes() {
   return 0;
 }
 
+// Captures that cannot become graphs, and groups of whose streams only one is captured: NCCL refuses what is called
+// there, and goes on afterwards.
+int spoilt_captures() {
+  ncclComm_t comm = create();
+  for (const auto make : {gather_call, ring_call, exchange_call}) {
+    for (const bool first : {false, true}) {
+      JoinedCall one = make();
+      JoinedCall two = make();
+      const Stream captured;
+      const Stream eager;
+      void* graph = nullptr;
+      const auto begin = [&] { EXPECT(zipccl_host_runtime.stream_capture_begin(captured.stream) == 0); };
+      const auto group = [&] {
+        EXPECT(ncclGroupStart() == ncclSuccess);
+        one.call(one, comm, first ? captured.stream : eager.stream);
+        two.call(two, comm, first ? eager.stream : captured.stream);
+        return ncclGroupEnd();
+      };
+      begin();
+      EXPECT(group() == ncclInvalidUsage);
+      EXPECT(zipccl_host_runtime.stream_capture_end(captured.stream, &graph) == 0);
+      EXPECT(zipccl_host_runtime.graph_destroy(graph) == 0);
+      begin();
+      EXPECT(zipccl_host_runtime.stream_synchronize(captured.stream) != 0);
+      EXPECT(group() != ncclSuccess);
+      EXPECT(ncclGroupStart() == ncclSuccess);
+      one.call(one, comm, captured.stream);
+      static_cast<void>(ncclGroupEnd());
+      EXPECT(zipccl_host_runtime.stream_capture_end(captured.stream, &graph) != 0);
+      joined({one, two}, comm, 0, [] {});
+    }
+  }
+  EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  return 0;
+}
+
 }  // namespace
 
 int group_scenario(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {{"groups-joined-streams", joined_streams},
                                                       {"groups-empty-collectives", empty_collectives},
+                                                      {"groups-spoilt-captures", spoilt_captures},
                                                       {"groups-unlike-classes", unlike_classes}};
   if (argc == 2 && std::string(argv[0]) == "groups-refused") {
     return refused(std::atoi(argv[1]));

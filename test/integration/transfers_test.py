@@ -142,6 +142,11 @@ class Errors(Case):
                 self.assertNotIn("report this", result.err)
             self.again("transfers-lost", end, ZIPCCL="off", seconds=20)
 
+    def test_spoilt_captures(self):
+        """NCCL refuses calls there, and goes on."""
+        self.launch("groups-spoilt-captures", ZIPCCL_START="always")
+        self.again("groups-spoilt-captures", ZIPCCL="off")
+
     def test_capture_without_staging(self):
         """Staging is then made beside the capture."""
         for mebibytes in (0, 1):
