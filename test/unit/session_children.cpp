@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <barrier>
 #include <optional>
+#include <semaphore>
 
 #include "switcher/lineage.hpp"
 #include "test/unit/catch.hpp"
@@ -20,6 +21,25 @@ struct Child {
   std::unique_ptr<Channel> channel;
   ParentPointer parent;
   std::string why;
+};
+
+// Waits until a process's helper thread has done what it was given before.
+class Caught final : public Poller {
+ public:
+  static void up(Rendezvous& rendezvous) {
+    Caught caught;
+    if (rendezvous.add(&caught) == Status::ok) {
+      caught.polled_.acquire();
+      rendezvous.remove(&caught);
+    }
+  }
+  bool poll() override {
+    polled_.release();
+    return false;
+  }
+
+ private:
+  std::counting_semaphore<> polled_{0};
 };
 
 // An agreed communicator of `count` ranks, and children of it.
@@ -56,6 +76,7 @@ struct Family {
     entered.arrive_and_wait();
     if (step.course == Course::withdraws) session->withdraw();
     if (step.course == Course::leaves) session.reset();
+    if (step.course != Course::asks) Caught::up(*processes.owned[rank]);
     // Whoever left has been noticed when the others ask: the root takes events in order, this hello comes later.
     Invitation forged = step.invitation;
     forged.descent.number += 1000;
