@@ -20,6 +20,7 @@ from processes import is_running  # noqa: E402
 from zipccl_cli import job_runs  # noqa: E402
 
 RANKS = 3
+END_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 JOB = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -53,6 +54,12 @@ for step in range(1, 6):
 if "fails" in ending or ending == "hangs":
     time.sleep(60)
 """
+
+
+def heed_signals():
+    """Under nohup or in a shell's background some would be ignored, by the command as well."""
+    for number in END_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 class InTurns(unittest.TestCase):
@@ -125,7 +132,8 @@ class InTurns(unittest.TestCase):
         return subprocess.Popen(
             [sys.executable, ROOT / "scripts" / "zipccl", "ab", "--lib", library, "--in-turns", "--repeat", "1",
              *arguments, "--", *(script or self.command("hangs"))], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, env={**os.environ, "TMPDIR": str(self.folder)}, start_new_session=True)
+            text=True, env={**os.environ, "TMPDIR": str(self.folder)}, start_new_session=True,
+            preexec_fn=heed_signals)
 
     def test_the_log_of_the_one_that_failed_is_shown(self):
         output, _ = self.compare(script=self.command("on fails")).communicate(timeout=50)
@@ -134,7 +142,7 @@ class InTurns(unittest.TestCase):
         self.assertNotIn("run 1 (off): the run", output)
 
     def test_signals_leave_nothing_behind(self):
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        for number in END_SIGNALS:
             process = self.compare()
             while len(list(self.folder.glob("process-*"))) < 2 * RANKS:
                 time.sleep(0.05)
