@@ -70,7 +70,7 @@ ncclResult_t issue(Call call, After after) {
 constexpr auto look_interval = std::chrono::microseconds(50);
 constexpr auto shipping_patience = std::chrono::seconds(1);  // for peers that do not take what they wait for
 
-Status fault_of(const CommState& state) {
+Status port_fault(const CommState& state) {
   const OverflowLink* overflow = state.overflow();
   return overflow != nullptr ? overflow->port().status() : Status::ok;
 }
@@ -85,48 +85,53 @@ void log_fault(CommState& state, Status status) {
   }
 }
 
+// Whether NCCL has lost a peer or the device: what is enqueued behind that finds nothing.
+bool nccl_lost(const CommState& state) {
+  ncclResult_t error = ncclSuccess;
+  const ncclResult_t asked = call_real<&NcclTable::ncclCommGetAsyncError>(state.communicator.handle, &error);
+  return asked != ncclSuccess || (error != ncclSuccess && error != ncclInProgress);
+}
+
+// A decode behind a lost operation finds in its place what was there before, and would wait for that one's overflow for
+// ever. It goes on when what this process has encoded has left for the peers.
+void release_decodes(CommState& state, collectives::OverflowPort& port) {
+  const auto limit = std::chrono::steady_clock::now() + shipping_patience;
+  while (!port.flushed() && !state.communicator.aborted.load() && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(look_interval);
+  }
+  port.release();
+}
+
 // What the communicator's kernels still wait for must come from this process's and the peers' helper threads, and what
 // peers still wait for must have left this process, before anything is taken apart. Asks the device and not the port
 // whether all is done, and NCCL: what a failed call has left out, or a lost device or peer, never finishes. An abort by
-// another thread ends the wait. What NCCL has lost never comes either: a decode behind such an operation finds in its
-// place what was there before, and would wait for that one's overflow for ever. It is released, when what this process
-// has encoded has left.
+// another thread ends the wait.
 void flush(const CommPointer& state) {
   OverflowLink* const overflow = state != nullptr ? state->overflow() : nullptr;
   if (overflow == nullptr) {
     return;
   }
   ++state->callers;
-  const auto lost = [&] {
-    ncclResult_t error = ncclSuccess;
-    const ncclResult_t asked = call_real<&NcclTable::ncclCommGetAsyncError>(state->communicator.handle, &error);
-    return asked != ncclSuccess || (error != ncclSuccess && error != ncclInProgress);
-  };
   bool idle = false;
-  bool gone = false;
+  bool lost = false;
   const auto ended = [&] {
     return state->communicator.chain->idle(&idle) != Status::ok || (idle && overflow->port().flushed());
   };
-  while (!ended() && fault_of(*state) == Status::ok && !state->communicator.aborted.load() && !gone) {
+  while (!ended() && port_fault(*state) == Status::ok && !state->communicator.aborted.load() && !lost) {
     std::this_thread::sleep_for(look_interval);
-    gone = lost();
+    lost = nccl_lost(*state);
   }
-  const Status fault = fault_of(*state);
-  gone = gone || (fault != Status::ok && lost());
-  if (gone) {
-    const auto limit = std::chrono::steady_clock::now() + shipping_patience;
-    while (!overflow->port().flushed() && !state->communicator.aborted.load() &&
-           std::chrono::steady_clock::now() < limit) {
-      std::this_thread::sleep_for(look_interval);
-    }
-    overflow->port().release();
+  const Status fault = port_fault(*state);
+  lost = lost || (fault != Status::ok && nccl_lost(*state));
+  if (lost) {
+    release_decodes(*state, overflow->port());
   }
-  if (fault != Status::ok && !state->communicator.aborted.load()) {
-    if (!gone) {
-      log_fault(*state, fault);  // the caller may not ask any more
+  if (fault == Status::ok || state->communicator.aborted.load()) {
+    if (idle) {
+      unregister_staging(*state);
     }
-  } else if (idle) {
-    unregister_staging(*state);
+  } else if (!lost) {
+    log_fault(*state, fault);  // the caller may not ask any more
   }
   --state->callers;
 }
@@ -368,7 +373,7 @@ ncclResult_t get_async_error(ncclComm_t comm, ncclResult_t* error) {
     return result;
   }
   const CommPointer state = CommTable::instance().find(comm);
-  if (const Status status = state != nullptr ? fault_of(*state) : Status::ok; status != Status::ok) {
+  if (const Status status = state != nullptr ? port_fault(*state) : Status::ok; status != Status::ok) {
     *error = collectives::nccl_result(status);
     log_fault(*state, status);
   }
