@@ -40,11 +40,11 @@ for step in range(1, 6):
         with in_turn.turn():
             note(f"{side} {step} begins")
             time.sleep(0.002 * (1 + int(os.environ["RANK"])))
+            note(f"{side} {step} ends")
             if ending == "catches" and step == 2 and os.environ["RANK"] == "1":
                 raise RuntimeError
-            note(f"{side} {step} ends")
     except RuntimeError:
-        note(f"{side} {step} ends")
+        pass
     print(f"step {step} loss 1.5 time_ms 1.0", flush=True)
     if step == 3 and ending == f"{side} fails":
         print("a traceback", flush=True)
