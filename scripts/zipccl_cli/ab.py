@@ -132,10 +132,10 @@ def _run_all(options, command, library, folder):
         for run in together:
             print(f"run {run.number} of {2 * options.repeat}, {run.side}: {progress(run, options.skip_steps)}",
                   file=sys.stderr, flush=True)
-        unusable = [run for run in together if run.status != job_runs.STOPPED and _why_unusable(run)]
-        for run in unusable:
+        unusable = [(run, why) for run in together if run.status != job_runs.STOPPED and (why := _why_unusable(run))]
+        for run, why in unusable:
             tail = run.log.read_text(errors="replace").splitlines()[-20:]
-            verdict = f"zipccl: run {run.number} ({run.side}): {_why_unusable(run)}; its log ends as above"
+            verdict = f"zipccl: run {run.number} ({run.side}): {why}; its log ends as above"
             print("\n".join(["", *tail, "", verdict]), file=sys.stderr)
         if unusable:
             return runs, False

@@ -121,24 +121,15 @@ def _end_turns(turns):
 def _stop(process):
     """Ends what still runs of a job: also what a shell script has started, which does not end with it."""
     started = time.monotonic()
-    if not _signal_group(process, signal.SIGTERM):
+    if not one_gpu.signal_group(process, signal.SIGTERM):
         return
     ended = None
-    while _signal_group(process, 0):
+    while one_gpu.signal_group(process, 0):
         now = time.monotonic()
         if ended is None and process.poll() is not None:
             ended = now
         if now - started > GRACE_SECONDS or (ended is not None and now - ended > ORPHANS_SECONDS):
-            _signal_group(process, signal.SIGKILL)
+            one_gpu.signal_group(process, signal.SIGKILL)
             break
         time.sleep(0.05)
     process.wait()
-
-
-def _signal_group(process, number):
-    """Whether the process's group still had members."""
-    try:
-        os.killpg(process.pid, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True

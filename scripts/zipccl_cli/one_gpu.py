@@ -16,6 +16,7 @@ import threading
 import time
 
 GRACE_SECONDS = 10  # between SIGTERM and SIGKILL
+END_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # after which nothing may be left behind
 
 
 def gpu_count():
@@ -85,7 +86,7 @@ def signals_held():
         yield came
         return
     # Not those that are ignored, as by nohup: the processes would no longer ignore them.
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in END_SIGNALS}
     handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for number in handlers:
         signal.signal(number, lambda number, _: came.append(number))
@@ -96,6 +97,15 @@ def signals_held():
             signal.signal(number, handler)
     if came:
         signal.raise_signal(came[0])
+
+
+def signal_group(process, number):
+    """To all processes that `process` has started in its session. Whether there were any."""
+    try:
+        os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 class Ranks:
@@ -127,8 +137,7 @@ class Ranks:
 
     def kill(self, number):
         for process in self.processes:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
+            signal_group(process, number)
 
     def wait(self, timeout, came):
         """Returns the first nonzero exit status, 124 after `timeout` seconds, or 0; at once when a signal `came`."""

@@ -18,9 +18,9 @@ sys.path.insert(0, str(ROOT / "test" / "jobs"))
 import turns  # noqa: E402
 from processes import is_running  # noqa: E402
 from zipccl_cli import job_runs  # noqa: E402
+from zipccl_cli.one_gpu import END_SIGNALS  # noqa: E402
 
 RANKS = 3
-END_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 JOB = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
