@@ -70,16 +70,21 @@ struct Communicator {
   std::atomic<bool> aborted = false;                      // set by ncclCommAbort and ncclCommRevoke from any thread
 };
 
-// What earlier calls' kernels have found. Where NCCL has lost a peer they find no message, which is not zipccl's fault:
-// NCCL's own word for it then counts.
-inline Outcome fault_of(const Communicator& communicator) {
-  const Status fault = communicator.port->status();
+// NCCL's own word on the communicator: not ok if it has lost a peer or the device. What is enqueued behind that finds
+// stale memory.
+inline Outcome nccl_state(const Communicator& communicator) {
   ncclResult_t error = ncclSuccess;
-  if (fault != Status::ok && communicator.nccl->ncclCommGetAsyncError(communicator.handle, &error) == ncclSuccess &&
-      error != ncclSuccess && error != ncclInProgress) {
-    return Outcome::of(error);
+  const ncclResult_t asked = communicator.nccl->ncclCommGetAsyncError(communicator.handle, &error);
+  return Outcome::of(asked != ncclSuccess ? asked : error == ncclInProgress ? ncclSuccess : error);
+}
+
+// Of what was found in a message: nothing, or whose fault it is. NCCL's word comes first.
+inline Outcome blame(const Communicator& communicator, Status found) {
+  if (found == Status::ok) {
+    return {};
   }
-  return Outcome::of(fault);
+  const Outcome nccl = nccl_state(communicator);
+  return nccl.ok() ? Outcome::of(found) : nccl;
 }
 
 // A stream of the communicator's own for calls on the caller's. Throws where there is no memory.

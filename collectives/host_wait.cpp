@@ -31,9 +31,7 @@ Outcome WaitingLane::nccl_state() const {
   if (const Outcome outcome = alive(); !outcome.ok()) {
     return outcome;
   }
-  ncclResult_t error = ncclSuccess;
-  const ncclResult_t asked = communicator().nccl->ncclCommGetAsyncError(communicator().handle, &error);
-  return Outcome::of(asked != ncclSuccess ? asked : error == ncclInProgress ? ncclSuccess : error);
+  return collectives::nccl_state(communicator());
 }
 
 Outcome WaitingLane::wait_for(codec::Event event, Bucket& bucket) const {

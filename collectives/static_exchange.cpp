@@ -17,7 +17,7 @@ bool StaticLane::overlaps() const {
 }
 
 Outcome StaticLane::encode_next() {
-  if (const Outcome fault = fault_of(communicator()); !fault.ok()) {
+  if (const Outcome fault = blame(communicator(), communicator().port->status()); !fault.ok()) {
     return fault;
   }
   begin_next();

@@ -94,7 +94,8 @@ Outcome TransferGroup::usable() const {
   if (communicator_.failure != ncclSuccess) {
     return {communicator_.failure, Status::ok};  // said before
   }
-  return communicator_.aborted.load() ? Outcome::of(Status::aborted) : fault_of(communicator_);
+  return communicator_.aborted.load() ? Outcome::of(Status::aborted)
+                                      : blame(communicator_, communicator_.port->status());
 }
 
 void TransferGroup::find_streams() {

@@ -85,11 +85,9 @@ void log_fault(CommState& state, Status status) {
   }
 }
 
-// Whether NCCL has lost a peer or the device: what is enqueued behind that finds nothing.
 bool nccl_lost(const CommState& state) {
-  ncclResult_t error = ncclSuccess;
-  const ncclResult_t asked = call_real<&NcclTable::ncclCommGetAsyncError>(state.communicator.handle, &error);
-  return asked != ncclSuccess || (error != ncclSuccess && error != ncclInProgress);
+  const RealCall scope;
+  return !nccl_state(state.communicator).ok();
 }
 
 // A decode behind a lost operation finds in its place what was there before, and would wait for that one's overflow for
