@@ -71,6 +71,14 @@ Status CallChain::order(codec::Stream first, codec::Stream then) {
   return status == Status::ok ? device_.wait(handover_, then) : status;
 }
 
+Status CallChain::hand_back(codec::Stream own, codec::Stream caller) {
+  const Status status = order(own, caller);
+  if (status != Status::ok) {
+    static_cast<void>(order(own, caller));
+  }
+  return status;
+}
+
 Status CallChain::idle(bool* done) {
   *done = !used_;
   return used_ ? device_.query(last_use_, done) : Status::ok;

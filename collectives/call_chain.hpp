@@ -25,6 +25,9 @@ class CallChain {
   Status end(codec::Stream stream, std::uint64_t capture = 0);
   // What is enqueued on `then` from now on waits for what `first` has now.
   Status order(codec::Stream first, codec::Stream then);
+  // As order(own, caller), after what was done on `own` for the caller: what fails once is tried again, as it must not
+  // leave the caller's buffers in use. The first status.
+  Status hand_back(codec::Stream own, codec::Stream caller);
   // Whether everything up to the last end() is done. Never blocks.
   Status idle(bool* done);
 

@@ -204,12 +204,9 @@ Outcome run_on_own_streams(std::span<const AllGatherCall> calls) {
   }
   const Outcome outcome = run(moved);
   for (std::size_t index = 0; index < moved.size(); ++index) {
-    CallChain& chain = *calls[index].communicator->chain;
-    if (moved[index].stream != calls[index].stream) {
-      const Status back = chain.order(moved[index].stream, calls[index].stream);
-      if (back != Status::ok) {
-        static_cast<void>(chain.order(moved[index].stream, calls[index].stream));  // as after any failure
-      }
+    const AllGatherCall& call = calls[index];
+    if (moved[index].stream != call.stream) {
+      const Status back = call.communicator->chain->hand_back(moved[index].stream, call.stream);
       status = status == Status::ok ? back : status;
     }
   }

@@ -26,37 +26,24 @@ class Apart final : public EligibleCalls::Apart {
 
   ncclResult_t begin() override {
     const RealCall scope;
-    if (const ncclResult_t result = check(); result != ncclSuccess) {
+    std::map<ncclComm_t, Known> known;
+    const ncclResult_t result = each_call([&](const CommState& owner, ncclComm_t comm, codec::Stream* stream) {
+      return check(owner, comm, *stream, &known);
+    });
+    if (result != ncclSuccess) {
       return result;
     }
-    for (EligibleAllGather& call : all_gathers_) {
-      if (const ncclResult_t result = move(*call.owner, &call.call.stream); result != ncclSuccess) {
-        return result;
-      }
-    }
-    for (EligibleTransfer& call : transfers_) {
-      if (const ncclResult_t result = move(*call.owner, &call.transfer.stream); result != ncclSuccess) {
-        return result;
-      }
-    }
-    for (const NativeStream& call : native_) {
-      CommState* const owner = owner_of(call.comm);
-      if (const ncclResult_t result = owner != nullptr ? move(*owner, call.stream) : ncclSuccess;
-          result != ncclSuccess) {
-        return result;
-      }
-    }
-    return ncclSuccess;
+    return each_call([&](CommState& owner, ncclComm_t comm, codec::Stream* stream) {
+      CommState* const compressed = owner.communicator.handle == comm ? &owner : owner_of(comm);
+      return compressed != nullptr ? move(*compressed, stream) : ncclSuccess;
+    });
   }
 
   ncclResult_t end(ncclResult_t group_result) override {
     const RealCall scope;
     ncclResult_t result = group_result;
     for (const Branch& branch : branches_) {
-      const Status status = join(branch);
-      if (status != Status::ok) {
-        static_cast<void>(join(branch));  // what fails once must not leave the caller's buffers in use
-      }
+      const Status status = branch.owner->communicator.chain->hand_back(branch.own, branch.caller);
       const ncclResult_t joined = note(*branch.owner, status);
       result = result == ncclSuccess ? joined : result;
     }
@@ -70,51 +57,58 @@ class Apart final : public EligibleCalls::Apart {
     codec::Stream own;
   };
 
-  // What NCCL refuses, before anything is enqueued, so that the communicators can go on: to order such streams spoils
-  // captures, and takes in streams that none of them has.
-  ncclResult_t check() const {
-    std::map<ncclComm_t, std::uint64_t> captures;
+  // A communicator's stream in the group, and the capture that it takes part in.
+  struct Known {
+    codec::Stream stream = nullptr;
+    std::uint64_t capture = 0;
+  };
+
+  // visit(owner, comm, &stream) of compressed calls, then of NCCL's own, with the owner of any compressed call, until
+  // one fails.
+  template <typename Visit>
+  ncclResult_t each_call(Visit visit) {
     ncclResult_t result = ncclSuccess;
-    const auto look = [&](const CommState& state, ncclComm_t comm, codec::Stream stream) {
-      result = result == ncclSuccess ? check(state, comm, stream, &captures) : result;
+    const auto next = [&](CommState& owner, ncclComm_t comm, codec::Stream* stream) {
+      result = result == ncclSuccess ? visit(owner, comm, stream) : result;
     };
-    for (const EligibleAllGather& call : all_gathers_) {
-      look(*call.owner, call.owner->communicator.handle, call.call.stream);
+    for (EligibleAllGather& call : all_gathers_) {
+      next(*call.owner, call.owner->communicator.handle, &call.call.stream);
     }
-    for (const EligibleTransfer& call : transfers_) {
-      look(*call.owner, call.owner->communicator.handle, call.transfer.stream);
+    for (EligibleTransfer& call : transfers_) {
+      next(*call.owner, call.owner->communicator.handle, &call.transfer.stream);
     }
-    const CommState& any = all_gathers_.empty() ? *transfers_.front().owner : *all_gathers_.front().owner;
+    CommState& any = all_gathers_.empty() ? *transfers_.front().owner : *all_gathers_.front().owner;
     for (const NativeStream& call : native_) {
       if (call.comm != nullptr) {
-        look(any, call.comm, *call.stream);
+        next(any, call.comm, call.stream);
       }
     }
     return result;
   }
 
-  // One stream of a communicator, with the device of `state`.
-  static ncclResult_t check(const CommState& state, ncclComm_t comm, codec::Stream stream,
-                            std::map<ncclComm_t, std::uint64_t>* captures) {
-    codec::Device& device = *state.communicator.device;
+  // What NCCL refuses, before anything is enqueued, so that the communicators can go on: to order such streams spoils
+  // captures, and takes in streams that none of them has.
+  static ncclResult_t check(const CommState& owner, ncclComm_t comm, codec::Stream stream,
+                            std::map<ncclComm_t, Known>* known) {
+    const auto found = known->find(comm);
+    if (found != known->end() && found->second.stream == stream) {
+      return ncclSuccess;
+    }
+    codec::Device& device = *owner.communicator.device;
     std::uint64_t capture = 0;
     if (device.capture(stream, &capture) != Status::ok) {
       log::write(LogLevel::warn, "a group cannot be issued: a stream's capture cannot be told: %s",
                  device.last_error());
       return ncclUnhandledCudaError;
     }
-    const auto [known, added] = captures->try_emplace(comm, capture);
-    if (!added && known->second != capture) {
+    if (found != known->end() && found->second.capture != capture) {
       log::write(LogLevel::warn,
                  "a group cannot be issued: a communicator's streams must all be captured into the same graph, or none "
                  "of them");
       return ncclInvalidUsage;
     }
+    known->insert_or_assign(comm, Known{stream, capture});
     return ncclSuccess;
-  }
-
-  static Status join(const Branch& branch) {
-    return branch.owner->communicator.chain->order(branch.own, branch.caller);
   }
 
   // Of a communicator that has compressed calls; the others are NCCL's alone.
